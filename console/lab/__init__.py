@@ -1,0 +1,1 @@
+"""The embedded stand-ins behind `stoker lab`."""

@@ -1,0 +1,1 @@
+"""The way to the agent: ssh, hop, deploy, client."""

@@ -1,0 +1,1 @@
+"""What runs in the container, beside the servers; pushed there as it is."""

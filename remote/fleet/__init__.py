@@ -1,0 +1,1 @@
+"""Servers as processes: start, watch, adopt, drain, stop, swap."""

@@ -1,0 +1,1 @@
+"""The run: every prompt answered exactly once, on disk."""

@@ -1,0 +1,1 @@
+"""All that is SGLang's own: flags, log lines, metrics, capacity."""
