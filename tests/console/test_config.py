@@ -1,0 +1,116 @@
+"""stoker.toml as operators write it, and as they get it wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from console.config import ConfigError, Hop, find, load
+
+GOOD = """
+default = "ct200"
+
+[targets.ct200]
+ssh = "root@10.1.2.6"
+hop = { pct = 200 }
+workspace = "/workspace"
+python = "/root/venv/bin/python"
+agent_python = ""
+
+[targets.near]
+workspace = "/tmp/w"
+[targets.near.fleet]
+gpus = 2
+[targets.near.fleet.flags]
+mem-fraction-static = 0.85
+
+[fleet]
+model = "Qwen/Qwen3.6-27B"
+gpus = 8
+[fleet.flags]
+mamba-scheduler-strategy = "no_buffer"
+mem-fraction-static = 0.90
+enable-metrics = true
+
+[run]
+concurrency = "auto"
+[run.s3]
+bucket = "b"
+
+[alerts]
+eta_hours_over = 48
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "stoker.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, GOOD))
+    target = settings.target(None)
+    assert (target.name, target.ssh, target.hop) == ("ct200", "root@10.1.2.6", Hop("pct", "200"))
+    assert target.spec.fleet.flags["mem-fraction-static"] == 0.90
+    assert target.spec.run.s3.bucket == "b"
+    assert target.spec.alerts.eta_hours_over == 48
+    near = settings.target("near").spec
+    assert near.fleet.gpus == 2
+    assert near.fleet.model == "Qwen/Qwen3.6-27B"
+    assert near.fleet.flags == {
+        "mamba-scheduler-strategy": "no_buffer",
+        "mem-fraction-static": 0.85,
+        "enable-metrics": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("workspace =", "workspce ="), "unknown key targets.ct200.workspce (did you mean"),
+        (("[alerts]", "[alert]"), "unknown key alert (did you mean 'alerts'?)"),
+        (("eta_hours_over", "eta_hour_over"), "did you mean 'eta_hours_over'"),
+        (("bucket =", "buckets ="), "s3.buckets (did you mean 'bucket'?)"),
+        (("gpus = 8", 'gpus = "8"'), "expected int, got str at targets.ct200.fleet.gpus"),
+        (("gpus = 8", "gpus = 0"), "gpus = 0: 1 to 64"),
+        (("pct = 200", 'pct = "x"'), "hop.pct: the container's id"),
+        (("[targets.near]", "[targets.status]"), "is a verb"),
+        (('default = "ct200"', 'default = "ct20"'), "names no target (did you mean 'ct200'?)"),
+        (("mem-fraction-static = 0.90", "--mem-fraction-static = 0.90"), "without dashes"),
+        (('"/workspace"', '"workspace"'), "an absolute path"),
+        (("hop = {", "hop = "), "not valid TOML"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
+    path = write(tmp_path, GOOD.replace(*change))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert expected in text
+    assert text.startswith(str(path))
+    assert "\n" not in text
+
+
+def test_which_target(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, GOOD.replace('default = "ct200"', "")))
+    with pytest.raises(ConfigError, match="several targets"):
+        settings.target(None)
+    with pytest.raises(ConfigError, match=r"no target 'ct2O0' \(did you mean 'ct200'\?\)"):
+        settings.target("ct2O0")
+
+
+def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "conf")}
+    with pytest.raises(ConfigError, match="stoker lab"):
+        find(None, environ)
+    user = tmp_path / "conf/stoker/stoker.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text(GOOD)
+    assert find(None, environ) == user
+    here = write(tmp_path, GOOD)
+    assert find(None, environ).resolve() == here
+    with pytest.raises(ConfigError, match="no such configuration file"):
+        find(None, {**environ, "STOKER_CONFIG": str(tmp_path / "nope.toml")})
