@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.protocol import STOKER_DIR
+STOKER_DIR = ".stoker"
+"""Folder of everything Stoker keeps in a workspace."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Workspace:
 
     @property
     def agent_lock(self) -> Path:
-        """flock of the one agent; holds its pid."""
+        """flock of the one agent; holds its pid, code and socket as JSON."""
         return self.stoker / "agent.lock"
 
     @property
@@ -63,7 +65,17 @@ class Workspace:
 
     @property
     def socket(self) -> Path:
-        """The agent's Unix socket: short (sun_path holds 104 bytes) and private to the user."""
+        """The agent's Unix socket: short (sun_path holds 104 bytes) and private to the user.
+
+        Where an agent has said in its lock file which one it took, that one: ``/run/user`` comes
+        and goes with logins, and agent, bridge and run must agree.
+        """
+        try:
+            said = Path(json.loads(self.agent_lock.read_bytes())["socket"])
+            if said.parent.is_dir():
+                return said
+        except (OSError, ValueError, LookupError, TypeError):
+            pass
         name = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:12]
         runtime = Path(f"/run/user/{os.getuid()}")
         base = runtime if runtime.is_dir() and os.access(runtime, os.W_OK) else None

@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from remote.paths import STOKER_DIR as STOKER_DIR
+
 VERSION = 1
 """Raised whenever a message changes its meaning; consoles of another version are read-only."""
 
@@ -27,9 +29,6 @@ HEARTBEAT_S = 10.0
 
 SILENCE_S = 60.0
 """After so long without a line from the other side the bridge leaves."""
-
-STOKER_DIR = ".stoker"
-"""Folder of everything Stoker keeps in a workspace."""
 
 FlagValue: TypeAlias = bool | int | float | str | list[str | int | float]
 """``True`` is a bare flag, ``False`` leaves the flag out, a list is several values."""
