@@ -1,0 +1,470 @@
+"""The audit of a run directory: what its files say, checked against each other.
+
+Written from the file formats alone: it shares no code with the writer, so that a mistake of the
+writer is not repeated here. It only reads, takes no lock, and may look at a live run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+SEALED = re.compile(r"completions_(\d+)\.jsonl")
+OPEN = re.compile(r"completions_(\d+)\.jsonl\.open")
+KEYS = frozenset(
+    (
+        *("index", "id", "source", "messages", "content", "reasoning_content", "tool_calls"),
+        *("finish_reason", "outcome", "usage", "model", "server", "epoch", "attempts"),
+        *("latency_s", "finished_at"),
+    )
+)
+"""What a completion record of ours has at least."""
+
+_MOST = 20  # violations of one kind that are printed one by one
+
+
+class CannotVerifyError(Exception):
+    """There is nothing to audit: one line that says why."""
+
+
+@dataclass
+class Report:
+    """What an audit found. ``violations`` empty means that every law holds."""
+
+    directory: Path
+    total: int | None = None
+    completed: int = 0
+    failed: int = 0
+    set_aside: int = 0
+    batches: int = 0
+    live: bool = False
+    violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    uploaded: int = 0
+    in_bucket: int | None = None
+    _seen: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def not_done(self) -> int | None:
+        """Prompts without a record anywhere; None where the number of prompts is unknown."""
+        if self.total is None:
+            return None
+        return self.total - self.completed - self.failed - self.set_aside
+
+    def violation(self, kind: str, text: str) -> None:
+        """Record a violation; past twenty of one kind only their number grows."""
+        self._seen[kind] += 1
+        if self._seen[kind] <= _MOST:
+            self.violations.append(text)
+
+    def close(self) -> None:
+        """Say how many violations of a kind were left out."""
+        for kind, count in self._seen.items():
+            if count > _MOST:
+                self.violations.append(f"… and {count - _MOST} more: {kind}")
+
+
+class _Marks:
+    """Which indices were seen, in a bit each, whatever their number."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self.count = 0
+
+    def add(self, index: int) -> bool:
+        """False when it was there already."""
+        byte, bit = index >> 3, 1 << (index & 7)
+        if byte >= len(self._bits):
+            self._bits.extend(bytes(byte + 1 - len(self._bits) + (1 << 16)))
+        if self._bits[byte] & bit:
+            return False
+        self._bits[byte] |= bit
+        self.count += 1
+        return True
+
+    def __contains__(self, index: int) -> bool:
+        byte = index >> 3
+        return byte < len(self._bits) and bool(self._bits[byte] & (1 << (index & 7)))
+
+    def __iter__(self) -> Iterator[int]:
+        for byte, value in enumerate(self._bits):
+            if value:
+                for bit in range(8):
+                    if value & (1 << bit):
+                        yield byte * 8 + bit
+
+
+@dataclass
+class _Batch:
+    """One batch file, read whole: its digest, and the indices in the order of their lines."""
+
+    indices: list[int]
+    sha256: str
+    size: int
+    torn: bool = False
+
+
+def audit(directory: Path, *, prompts: Path | None = None, s3: S3Source | None = None) -> Report:
+    """Check every law of a run directory. Raises CannotVerifyError when there is no run in it."""
+    if not directory.is_dir():
+        raise CannotVerifyError(f"{directory}: no such run directory")
+    report = Report(directory)
+    # The order matters on a live run: what is in .done_indices now is in a batch already.
+    done = _done_indices(directory, report)
+    failed = _side_file(directory / "failed.jsonl", report)
+    aside = _side_file(directory / "set_aside.jsonl", report)
+    names = sorted(p.name for p in directory.iterdir())
+    sealed = [n for n in names if SEALED.fullmatch(n)]
+    opened = [n for n in names if OPEN.fullmatch(n)]
+    if not (sealed or opened or done.count or (directory / "run.json").exists()):
+        raise CannotVerifyError(
+            f"{directory}: no run here (no batches, no .done_indices, no run.json)"
+        )
+    report.live = _live(directory)
+    manifest = _manifest(directory, report)
+    run = _json(directory / "run.json", report)
+    report.total = _prompts(run, prompts, report)
+    completed = _Marks()
+    missing = _batches(directory, sealed, opened, manifest, report, completed, done)
+    _retention(directory, manifest, report, completed)
+    _sets(report, completed, failed, aside, done, missing)
+    if s3 is not None:
+        _bucket(manifest, s3, report)
+    report.completed, report.failed, report.set_aside = completed.count, failed.count, aside.count
+    report.batches = len(sealed) + len(opened)
+    report.close()
+    return report
+
+
+def _lines(data: bytes) -> tuple[list[bytes], bytes]:
+    """Complete lines, and what follows the last newline."""
+    parts = data.split(b"\n")
+    return parts[:-1], parts[-1]
+
+
+def _done_indices(directory: Path, report: Report) -> _Marks:
+    marks = _Marks()
+    path = directory / ".done_indices"
+    if not path.exists():
+        return marks
+    lines, tail = _lines(path.read_bytes())
+    if tail:
+        report.notes.append(".done_indices: the last line is torn; it does not count")
+    for number, line in enumerate(lines, 1):
+        if not line.isdigit():
+            report.violation("bad index line", f".done_indices:{number}: not an index: {line!r}")
+        elif not marks.add(int(line)):
+            report.violation("index twice", f".done_indices:{number}: {int(line)} stands twice")
+    return marks
+
+
+def _side_file(path: Path, report: Report) -> _Marks:
+    """Indices of ``failed.jsonl`` or ``set_aside.jsonl``."""
+    marks = _Marks()
+    if not path.exists():
+        return marks
+    lines, tail = _lines(path.read_bytes())
+    if tail:
+        report.notes.append(f"{path.name}: the last line is torn; it does not count")
+    for number, line in enumerate(lines, 1):
+        index = _index(line)
+        if index is None:
+            report.violation("bad record", f"{path.name}:{number}: no JSON object with an index")
+        elif not marks.add(index):
+            report.violation("index twice", f"{path.name}:{number}: index {index} stands twice")
+    return marks
+
+
+def _index(line: bytes) -> int | None:
+    record = _object(line)
+    value = record.get("index") if record is not None else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _json(path: Path, report: Report) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    value = _object(path.read_bytes())
+    if value is None:
+        report.violation("bad file", f"{path.name}: not a JSON object")
+    return value
+
+
+def _live(directory: Path) -> bool:
+    """Whether the process that ``.lock`` names still runs; a lock taken here could stop a start."""
+    with suppress(OSError, ValueError, TypeError, KeyError, psutil.Error):
+        holder = json.loads((directory / ".lock").read_text())
+        process = psutil.Process(int(holder["pid"]))
+        return abs(process.create_time() - float(holder["start_time"])) < 2
+    return False
+
+
+def _manifest(directory: Path, report: Report) -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = {}
+    path = directory / "manifest.jsonl"
+    if not path.exists():
+        return entries
+    lines, tail = _lines(path.read_bytes())
+    if tail:
+        report.notes.append("manifest.jsonl: the last line is torn; it does not count")
+    for number, line in enumerate(lines, 1):
+        entry = _object(line)
+        if entry is None or not isinstance(entry.get("name"), str):
+            report.violation("bad manifest", f"manifest.jsonl:{number}: no JSON object with a name")
+        else:
+            entries[entry["name"]] = {**entries.get(entry["name"], {}), **entry}
+    return entries
+
+
+def _prompts(run: dict[str, Any] | None, given: Path | None, report: Report) -> int | None:
+    """Check the prompts file against what the run began with; the number of prompts."""
+    recorded = (run or {}).get("prompts") or []
+    last = recorded[-1] if recorded else {}
+    path = given or (Path(last["path"]) if "path" in last else None)
+    if path is None:
+        report.notes.append("no prompts file known (an old directory): give it with --prompts")
+        return None
+    if not path.is_file():
+        if given:
+            raise CannotVerifyError(f"{path}: no such prompts file")
+        report.notes.append(f"{path}: prompts file not here; its bytes were not checked")
+        lines = last.get("lines")
+        return lines if isinstance(lines, int) else None
+    hashes, lines = _hash_prefixes(path, [int(entry["bytes"]) for entry in recorded])
+    for entry in recorded:
+        if hashes[int(entry["bytes"])] != entry["sha256"]:
+            report.violation(
+                "prompts changed", f"{path}: not the prompts that this run began with (sha256)"
+            )
+    if recorded and not report.violations:
+        return int(last["lines"])
+    return lines
+
+
+def _hash_prefixes(path: Path, sizes: list[int]) -> tuple[dict[int, str], int]:
+    """sha256 of the first so many bytes, for each size; and the number of lines of the file."""
+    wanted = sorted(set(sizes))
+    digest, position, lines = hashlib.sha256(), 0, 0
+    found: dict[int, str] = dict.fromkeys(sizes, "")
+    with path.open("rb") as source:
+        while block := source.read(1 << 20):
+            lines += block.count(b"\n")
+            start = 0
+            while wanted and wanted[0] <= position + len(block):
+                cut = wanted.pop(0) - position
+                digest.update(block[start:cut])
+                found[position + cut] = digest.hexdigest()
+                start = cut
+            digest.update(block[start:])
+            position += len(block)
+    return found, lines
+
+
+def _read_batch(path: Path, report: Report, *, opened: bool, ours: bool) -> _Batch:
+    data = path.read_bytes()
+    lines, tail = _lines(data)
+    batch = _Batch([], hashlib.sha256(data).hexdigest(), len(data))
+    for number, line in enumerate(lines, 1):
+        record = _object(line)
+        index = _index(line) if record is not None else None
+        if record is None or index is None or index < 0:
+            if opened and not any(_object(rest) for rest in lines[number:]):
+                batch.torn = True
+                return batch
+            report.violation("bad record", f"{path.name}:{number}: no JSON object with an index")
+            continue
+        batch.indices.append(index)
+        if ours:
+            lacking = KEYS - record.keys()
+            if lacking:
+                text = f"{path.name}:{number}: lacks {', '.join(sorted(lacking))}"
+                report.violation("incomplete record", text)
+            if not line.startswith(b'{"index":'):
+                report.violation("order of keys", f"{path.name}:{number}: index is not first")
+    if tail:
+        batch.torn = True
+        if not opened:
+            report.violation("torn batch", f"{path.name}: the last line has no newline")
+    return batch
+
+
+def _batches(
+    directory: Path,
+    sealed: list[str],
+    opened: list[str],
+    manifest: dict[str, dict[str, Any]],
+    report: Report,
+    completed: _Marks,
+    done: _Marks,
+) -> set[int]:
+    """Read every batch into ``completed``; the indices that may still lack their done line."""
+    ours = bool(manifest) or (directory / "run.json").exists()
+    on_its_way: set[int] = set()
+    if len(opened) > 1:
+        report.violation("open batches", f"more than one open batch: {', '.join(opened)}")
+    if ours:
+        for name in manifest.keys() - set(sealed):
+            if manifest[name].get("state") != "local_deleted":
+                report.violation("batch missing", f"{name}: in the manifest, but not here")
+    for name in sealed:
+        batch = _read_batch(directory / name, report, opened=False, ours=ours)
+        entry = manifest.get(name)
+        if entry is not None:
+            _compare(name, batch, entry, report)
+        elif ours and name == sealed[-1]:
+            report.notes.append(f"{name}: sealed, its manifest line is on its way")
+            on_its_way.update(batch.indices)
+        elif ours:
+            report.violation("no manifest line", f"{name}: no line in manifest.jsonl")
+        _count(name, batch, completed, report)
+    for name in opened:
+        batch = _read_batch(directory / name, report, opened=True, ours=ours)
+        if batch.torn:
+            report.notes.append(f"{name}: the last line is torn; the next start cuts it off")
+        _count(name, batch, completed, report)
+        for index in reversed(batch.indices):
+            if index in done:
+                break
+            on_its_way.add(index)
+    return on_its_way
+
+
+def _compare(name: str, batch: _Batch, entry: dict[str, Any], report: Report) -> None:
+    facts: dict[str, object] = {
+        "records": len(batch.indices),
+        "bytes": batch.size,
+        "sha256": batch.sha256,
+    }
+    for key, value in facts.items():
+        if key in entry and entry[key] != value:
+            text = f"{name}: {key} is {value}, the manifest says {entry[key]}"
+            report.violation("manifest differs", text)
+    if sorted(accumulate(entry.get("indices", []))) != sorted(batch.indices):
+        report.violation("manifest differs", f"{name}: other indices than the manifest's")
+
+
+def _count(name: str, batch: _Batch, completed: _Marks, report: Report) -> None:
+    for index in batch.indices:
+        if not completed.add(index):
+            text = f"{name}: index {index} has more than one completion record"
+            report.violation("completed twice", text)
+        if report.total is not None and index >= report.total:
+            text = f"{name}: index {index} is beyond the {report.total} prompts"
+            report.violation("no such prompt", text)
+
+
+def _sets(
+    report: Report,
+    completed: _Marks,
+    failed: _Marks,
+    aside: _Marks,
+    done: _Marks,
+    on_its_way: set[int],
+) -> None:
+    for kind, marks in (("failed.jsonl", failed), ("set_aside.jsonl", aside)):
+        for index in marks:
+            if index in completed:
+                text = f"index {index} is in {kind} and has a completion record"
+                report.violation("in two places", text)
+            if report.total is not None and index >= report.total:
+                text = f"{kind}: index {index} is beyond the {report.total} prompts"
+                report.violation("no such prompt", text)
+    for index in failed:
+        if index in aside:
+            text = f"index {index} is in failed.jsonl and in set_aside.jsonl"
+            report.violation("in two places", text)
+    late = 0
+    for index in completed:
+        if index not in done:
+            if index in on_its_way:
+                late += 1
+            else:
+                text = f"index {index} has a completion record, but no line in .done_indices"
+                report.violation("not in .done_indices", text)
+    if late:
+        report.notes.append(f".done_indices: {late} lines on their way; the next start adds them")
+    for index in done:
+        if index not in completed and not report._seen["batch missing"]:
+            text = f".done_indices: {index} has no completion record"
+            report.violation("done without record", text)
+
+
+def _retention(
+    directory: Path, manifest: dict[str, dict[str, Any]], report: Report, completed: _Marks
+) -> None:
+    """Batches deleted here after their upload still count as done, by their manifest line."""
+    for name, entry in manifest.items():
+        if entry.get("state") == "local_deleted" and not (directory / name).exists():
+            indices = list(accumulate(entry.get("indices", [])))
+            _count(name, _Batch(indices, "", 0), completed, report)
+
+
+# --- S3 ---
+
+
+@dataclass(frozen=True)
+class S3Source:
+    """Where uploads are looked for; credentials come from the environment, as boto3 does it."""
+
+    endpoint_url: str = ""
+
+
+def _bucket(manifest: dict[str, dict[str, Any]], source: S3Source, report: Report) -> None:
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client = boto3.session.Session().client("s3", endpoint_url=source.endpoint_url or None)
+    report.in_bucket = 0
+    for name, entry in sorted(manifest.items()):
+        if entry.get("state") not in ("uploaded", "local_deleted"):
+            continue
+        report.uploaded += 1
+        place = f"s3://{entry.get('bucket')}/{entry.get('key')}"
+        try:
+            body = client.get_object(Bucket=entry["bucket"], Key=entry["key"])["Body"]
+            digest = hashlib.sha256()
+            for block in body.iter_chunks(1 << 20):
+                digest.update(block)
+        except (ClientError, BotoCoreError, KeyError) as error:
+            report.violation("not in the bucket", f"{name}: {place}: {error}")
+            continue
+        if digest.hexdigest() != entry.get("sha256"):
+            report.violation("other bytes in the bucket", f"{name}: {place} holds other bytes")
+        else:
+            report.in_bucket += 1
+
+
+def lines(report: Report) -> list[str]:
+    """The report for people, a line each, violations last."""
+    total = "?" if report.total is None else f"{report.total:,}"
+    text = [
+        f"{report.directory}: {report.completed:,} of {total} prompts completed in "
+        f"{report.batches} batches, {report.failed:,} failed, {report.set_aside:,} set aside"
+        + (f", {report.not_done:,} not done" if report.not_done else "")
+        + (" (a run is going on)" if report.live else "")
+    ]
+    if report.in_bucket is not None:
+        text.append(f"S3: {report.in_bucket} of {report.uploaded} uploaded batches are as sent")
+    text += [f"note: {note}" for note in report.notes]
+    text += [f"VIOLATION: {violation}" for violation in report.violations]
+    text.append("clean" if not report.violations else f"{len(report.violations)} violations")
+    return text
