@@ -459,6 +459,10 @@ class ReadEvents(Struct, tag="events", frozen=True):
     limit: int = 500
 
 
+class ReadBatches(Struct, tag="batches", frozen=True):
+    """What the batch files of the run's directory themselves say. → :class:`Batches`"""
+
+
 class Subscribe(Struct, tag="subscribe", frozen=True):
     """What this connection wants pushed. Replaces the earlier subscription. → :class:`Done`
 
@@ -489,11 +493,19 @@ Request: TypeAlias = (
     | ReadLog
     | ReadHistory
     | ReadEvents
+    | ReadBatches
     | Subscribe
     | Shutdown
 )
 
-READ_ONLY: tuple[type, ...] = (Get, ReadLog, ReadHistory, ReadEvents, Subscribe)
+READ_ONLY: tuple[type, ...] = (
+    Get,
+    ReadLog,
+    ReadHistory,
+    ReadEvents,
+    ReadBatches,
+    Subscribe,
+)
 """Requests that change nothing."""
 
 
@@ -547,7 +559,19 @@ class Events(Struct, tag="events", frozen=True):
     events: list[Event]
 
 
-Result: TypeAlias = Snapshot | Done | Plan | LogPart | History | Events
+class Batches(Struct, tag="batches", frozen=True):
+    """Counted in the run directory, not taken from the run's own counters."""
+
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    uploaded: int = 0
+    """Files that the manifest says are in S3."""
+    done_lines: int = 0
+    """Lines of ``.done_indices``."""
+
+
+Result: TypeAlias = Snapshot | Done | Plan | LogPart | History | Events | Batches
 
 
 # --- The envelope ---
