@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -213,8 +214,8 @@ def _live(directory: Path) -> bool:
     """Whether the process that ``.lock`` names still runs; a lock taken here could stop a start."""
     with suppress(OSError, ValueError, TypeError, KeyError, psutil.Error):
         holder = json.loads((directory / ".lock").read_text())
-        process = psutil.Process(int(holder["pid"]))
-        return abs(process.create_time() - float(holder["start_time"])) < 2
+        started = datetime.fromisoformat(holder["started"]).timestamp()
+        return abs(psutil.Process(int(holder["pid"])).create_time() - started) < 3
     return False
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -183,10 +184,10 @@ def test_an_old_directory(run: Path) -> None:
 def test_live_by_the_process_that_the_lock_names(run: Path) -> None:
     assert not audit(run).live
     start = psutil.Process().create_time()
-    (run / ".lock").write_text(json.dumps({"pid": os.getpid(), "start_time": start}))
-    assert audit(run).live
-    (run / ".lock").write_text(json.dumps({"pid": os.getpid(), "start_time": start - 99}))
-    assert not audit(run).live
+    for seconds, live in ((0, True), (-99, False)):
+        started = datetime.fromtimestamp(start + seconds, UTC).isoformat()
+        (run / ".lock").write_text(json.dumps({"pid": os.getpid(), "started": started}))
+        assert audit(run).live is live
 
 
 def test_nothing_to_audit(tmp_path: Path) -> None:
