@@ -1,0 +1,90 @@
+"""The environment that servers get: the agent's, cleaned, then what the env script makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from remote.fleet.holder import AGENTS_OWN
+
+_SECONDS = 60.0
+_CREDENTIALS_FOR_SERVERS = ("HF_", "HUGGING_FACE_", "SGLANG_")
+"""Prefixes of what servers need from the credentials file (a gated model's token, API keys)."""
+
+_NOISE = ("_", "SHLVL", "PWD", "OLDPWD")
+
+
+class EnvironmentFailed(Exception):
+    """The env script or credentials file cannot be used; one line."""
+
+
+def clean(env: Mapping[str, str]) -> dict[str, str]:
+    """Without what belongs to the agent's Python, and without storage credentials."""
+    return {k: v for k, v in env.items() if k not in AGENTS_OWN and not k.startswith("AWS_")}
+
+
+async def sourced(script: str, base: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The environment after ``script`` was sourced once by bash, and the names it set or changed.
+
+    Raises :class:`EnvironmentFailed` where the script is missing, fails or takes over a minute.
+    """
+    if not Path(script).is_file():
+        raise EnvironmentFailed(f"env_script {script} is not there")
+    command = 'set -a; . "$1" >/dev/null 2>&1 </dev/null || exit 97; exec env -0'
+    process = await asyncio.create_subprocess_exec(
+        "bash",
+        "-c",
+        command,
+        "bash",
+        script,
+        env=dict(base),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), _SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise EnvironmentFailed(
+            f"env_script {script} did not end within {_SECONDS:.0f} s"
+        ) from None
+    if process.returncode != 0:
+        raise EnvironmentFailed(f"env_script {script} failed: run `bash {script}` to see why")
+    env: dict[str, str] = {}
+    for entry in out.decode("utf-8", "surrogateescape").split("\0"):
+        name, equals, value = entry.partition("=")
+        if equals and name not in _NOISE:
+            env[name] = value
+    changed = sorted(name for name, value in env.items() if base.get(name) != value)
+    return env, changed
+
+
+def credentials(path: str) -> dict[str, str]:
+    """What servers need of ``KEY=value`` lines (``export`` and shell quotes allowed).
+
+    Raises :class:`EnvironmentFailed` where the file cannot be read or others may read it.
+    """
+    if not path:
+        return {}
+    try:
+        if os.stat(path).st_mode & 0o077:
+            raise EnvironmentFailed(f"{path} may be read by others: chmod 600 {path}")
+        text = Path(path).read_text("utf-8")
+    except OSError as error:
+        raise EnvironmentFailed(f"credentials_file {path}: {error.strerror}") from error
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if not equals or name.startswith("#") or not name.startswith(_CREDENTIALS_FOR_SERVERS):
+            continue
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            words = [value]
+        found[name.strip()] = words[0] if words else ""
+    return found

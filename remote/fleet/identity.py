@@ -1,0 +1,106 @@
+"""Who a process is: its pid and when it was born. The one module that looks at ``/proc``.
+
+A pid alone is reused sooner or later; a pid with its birth is not. Linux counts a birth in clock
+ticks since boot, which, unlike a wall-clock time, does not move when the clock is set. Standard
+library only: the holder uses it too. Systems without ``/proc`` are asked through ``ps``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_LINUX = (_PROC / "self" / "stat").exists()
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process as the system's table shows it."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    birth: str
+    """Opaque; two equal births of one pid are one process (within one boot)."""
+    zombie: bool
+    name: str
+
+
+def _parse_stat(text: str) -> Process | None:
+    # "pid (name) state ppid pgrp session ... starttime(22nd) ...": the name may hold anything.
+    head, _, rest = text.rpartition(")")
+    pid, _, name = head.partition(" (")
+    fields = rest.split()
+    if len(fields) < 20 or not pid.strip().isdigit():
+        return None
+    return Process(
+        pid=int(pid),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        birth=fields[19],
+        zombie=fields[0] in ("Z", "X"),
+        name=name,
+    )
+
+
+def process(pid: int) -> Process | None:
+    """The process with this pid now; None where there is none."""
+    if not _LINUX:
+        return next((p for p in _from_ps(["-p", str(pid)]) if p.pid == pid), None)
+    try:
+        return _parse_stat((_PROC / str(pid) / "stat").read_text("utf-8", "replace"))
+    except OSError:
+        return None
+
+
+def table() -> dict[int, Process]:
+    """All processes that can be seen, by pid, from one pass over the system's table."""
+    if not _LINUX:
+        return {p.pid: p for p in _from_ps(["-A"])}
+    found: dict[int, Process] = {}
+    for name in os.listdir(_PROC):  # noqa: PTH208 -- a thousand names each second: no Path objects
+        if name.isdigit() and (one := process(int(name))) is not None:
+            found[one.pid] = one
+    return found
+
+
+def birth(pid: int) -> str | None:
+    """When this pid's process was born; None where there is no such process, or only a zombie."""
+    found = process(pid)
+    return None if found is None or found.zombie else found.birth
+
+
+def boot_id() -> str:
+    """Changes with each boot of the host; empty where the system has none."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _from_ps(which: list[str]) -> list[Process]:
+    command = ["ps", *which, "-o", "pid=,ppid=,pgid=,sess=,stat=,lstart=,comm="]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found: list[Process] = []
+    for line in done.stdout.splitlines():
+        fields = line.split(None, 10)
+        if len(fields) < 10 or not fields[0].isdigit():
+            continue
+        session = int(fields[3]) if fields[3].isdigit() else 0
+        found.append(
+            Process(
+                pid=int(fields[0]),
+                parent=int(fields[1]),
+                group=int(fields[2]),
+                session=session,
+                birth=" ".join(fields[5:10]),
+                zombie=fields[4].startswith("Z"),
+                name=fields[10] if len(fields) > 10 else "",
+            )
+        )
+    return found
