@@ -6,6 +6,7 @@ the packed form and ``None`` outside of it, so that a gap stays a gap and is nev
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections.abc import Iterable, Sequence
@@ -156,7 +157,7 @@ def upkeep(now: float, newest: dict[int, int], oldest: dict[int, int], size: int
     steps = sorted(KEEP)
     folds = tuple(
         (source, step, newest.get(step, -step))
-        for source, step in zip(steps, steps[1:], strict=False)
+        for source, step in itertools.pairwise(steps)
     )
     drops = {step: int(now - keep) for step, keep in KEEP.items()}
     if size > MAX_BYTES and steps[-1] in oldest:

@@ -1,0 +1,124 @@
+"""One agent's life: lock, log, signals, socket, until it is asked to end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from remote.agent.core import Agent
+from remote.agent.serve import Server
+from remote.paths import Workspace
+
+log = logging.getLogger("agent")
+
+HELD = 7
+"""Exit status where another agent holds the workspace; the caller finds that one's socket."""
+SOCKET_CHECK_S = 5.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run an agent; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="remote.agent")
+    parser.add_argument("--workspace", type=Path, required=True)
+    args = parser.parse_args(argv)
+    workspace = Workspace(args.workspace.resolve())
+    try:
+        workspace.stoker.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(workspace)
+    except OSError as error:
+        print(f"{workspace.stoker}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    if lock is None:
+        return HELD
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
+    )
+    os.umask(0o077)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        return asyncio.run(_run(workspace, lock))
+    finally:
+        logging.shutdown()
+
+
+def take_lock(workspace: Workspace) -> int | None:
+    """The descriptor that holds the workspace's flock, or None where another agent has it.
+
+    The descriptor is not inherited: servers and run outlive the agent and must not keep it.
+    """
+    lock = os.open(workspace.agent_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def say_where(lock: int, code: str, socket: Path) -> None:
+    """Write into the lock file who holds it and where it listens."""
+    said = {"pid": os.getpid(), "code": code, "socket": str(socket), "since": time.time()}
+    os.pwrite(lock, json.dumps(said).encode() + b"\n", 0)
+    os.ftruncate(lock, len(json.dumps(said)) + 1)
+
+
+def code_hash() -> str:
+    """Hash of this code: the name of the folder it was deployed to, ``source`` where it was not."""
+    folder = Path(__file__).resolve().parent.parent.parent
+    return folder.name if folder.parent.name == "code" else "source"
+
+
+async def _run(workspace: Workspace, lock: int) -> int:
+    loop = asyncio.get_running_loop()
+    end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _signalled, signal.Signals(number).name, end)
+    code = code_hash()
+    agent = Agent(workspace, code=code, end=end)
+    server = Server(agent, workspace.socket)
+    log.info("agent %s, pid %d, workspace %s", code, os.getpid(), workspace.root)
+    try:
+        await agent.open()
+        await server.open()
+    except OSError as error:
+        log.error("%s", error)  # noqa: TRY400 - one line; the text says it all
+        await agent.close()
+        return 1
+    say_where(lock, code, server.path)
+    work = asyncio.create_task(agent.run())
+    try:
+        while not end.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SOCKET_CHECK_S):
+                    await end.wait()
+            if not server.there and not end.is_set():
+                log.warning("%s is gone: listening anew", server.path)
+                with contextlib.suppress(OSError):
+                    await server.open()
+                    say_where(lock, code, server.path)
+            if work.done():
+                work.result()
+    finally:
+        await asyncio.sleep(0.1)  # the answer to Shutdown is on its way
+        await server.close()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await agent.close()
+        log.info("agent ended; servers and run go on")
+    return 0
+
+
+def _signalled(name: str, end: asyncio.Event) -> None:
+    log.info("%s: ending", name)
+    end.set()
