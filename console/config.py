@@ -109,7 +109,7 @@ class Settings:
         if name is None:
             raise ConfigError(f"{self.path}: several targets ({known}): name one, or set `default`")
         if name not in self.targets:
-            near = _nearest(name, self.targets)
+            near = _nearest(name, [*self.targets, *VERBS])
             raise ConfigError(f"{self.path}: no target {name!r}{near}; there is: {known}")
         return self.targets[name]
 

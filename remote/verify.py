@@ -469,3 +469,12 @@ def lines(report: Report) -> list[str]:
     text += [f"VIOLATION: {violation}" for violation in report.violations]
     text.append("clean" if not report.violations else f"{len(report.violations)} violations")
     return text
+
+
+def as_json(report: Report) -> str:
+    """The report as one JSON document."""
+    keys = ("total", "completed", "failed", "set_aside", "not_done", "batches", "live")
+    counts = {key: getattr(report, key) for key in keys}
+    found = {"notes": report.notes, "violations": report.violations}
+    s3 = {"uploaded": report.uploaded, "in_bucket": report.in_bucket}
+    return json.dumps({"directory": str(report.directory), **counts, **s3, **found})

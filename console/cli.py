@@ -1,0 +1,337 @@
+"""The ``stoker`` command: parses, dispatches, nothing else.
+
+Heavy imports (the screen, SSH, S3, datasets) stand inside the verbs that need them, so that
+``--help`` and ``--version`` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from console import __version__
+
+USAGE = 2
+UNREACHABLE = 3
+INTERRUPTED = 130
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+class UsageError(Exception):
+    """One line on what is wrong with the command line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit status (0, 1, 2, 3 or 130)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = parse(words)
+    try:
+        return int(options.handler(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if options.debug:
+            raise
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """The one line for an error that people can mend, and its exit status."""
+    from console.config import ConfigError
+
+    kind = type(error).__name__
+    code = 1
+    if isinstance(error, UsageError | ConfigError) or kind == "VerbError":
+        code = USAGE
+    elif kind == "LinkError":
+        code = 1 if getattr(error, "kind", "") == "refused" else UNREACHABLE
+    elif not isinstance(error, OSError) and kind != "CannotVerifyError":
+        text = f"{kind}: {error} (a mistake of ours; --debug shows where)"
+        print(f"stoker: {' '.join(text.split())}", file=sys.stderr)
+        return 1
+    print(f"stoker: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Options with ``handler`` set; argparse leaves with status 2 on a mistake."""
+    parser, verbs = _parser()
+    position = _first_word(words)
+    if position is None:
+        wanted = {"-h", "--help", "--version"} & set(words)
+        return (parser if wanted else _console_parser()).parse_args(words)
+    if words[position] not in verbs:
+        return _console_parser().parse_args(words)
+    # Options may stand before the verb, too: `stoker --config FILE status`.
+    return parser.parse_args([words[position], *words[:position], *words[position + 1 :]])
+
+
+def _first_word(words: list[str]) -> int | None:
+    """Where the first word stands that is neither an option nor the value of --config."""
+    for position, word in enumerate(words):
+        if not word.startswith("-") and (position == 0 or words[position - 1] != "--config"):
+            return position
+    return None
+
+
+def _common() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--config", metavar="FILE", help="stoker.toml to use")
+    common.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    common.add_argument("--yes", action="store_true", help="do not ask")
+    common.add_argument("--debug", action="store_true", help="show tracebacks")
+    return common
+
+
+def _console_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="stoker", parents=[_common()], usage="stoker [TARGET]")
+    parser.add_argument("target", nargs="?", metavar="TARGET")
+    parser.add_argument("--read-only", action="store_true", help="look, change nothing")
+    parser.set_defaults(handler=_console)
+    return parser
+
+
+def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
+    parser = argparse.ArgumentParser(
+        prog="stoker",
+        usage="stoker [TARGET] | stoker VERB …",
+        description="The console for long LLM batch runs. `stoker lab` shows it, on nothing but "
+        "this machine; `stoker [TARGET]` opens it on a target of stoker.toml.",
+    )
+    parser.add_argument("--version", action="version", version=f"stoker {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    names: set[str] = set()
+
+    def verb(name: str, handler: Handler, text: str, *, target: bool = True) -> Any:
+        names.add(name)
+        one = verbs.add_parser(name, help=text, description=text, parents=[_common()])
+        one.set_defaults(handler=handler)
+        if target:
+            one.add_argument("target", nargs="?", metavar="TARGET", help="of stoker.toml")
+        return one
+
+    _add_lab(verb("lab", _lab, "the embedded lab and the console on it; no GPU", target=False))
+    verb("status", _status, "one look: progress, throughput, batch files")
+    verb("deploy", _deploy, "push the agent, start it; a no-op when it is current")
+    up = verb("up", _up, "start servers")
+    up.add_argument("--gpu", nargs="+", action="extend", metavar="I")
+    up.add_argument("--no-wait", action="store_true", help="return once the starts are under way")
+    down = verb("down", _down, "drain servers and stop them")
+    down.add_argument("--gpu", nargs="+", action="extend", metavar="I")
+    restart = verb("restart", _restart, "restart servers with changed flags, losing nothing")
+    restart.add_argument("--set", nargs="+", action="extend", metavar="FLAG=VALUE", default=[])
+    restart.add_argument("--unset", nargs="+", action="extend", metavar="FLAG", default=[])
+    restart.add_argument("--strategy", choices=["rolling", "all"], default="rolling")
+    restart.add_argument("--gpu", nargs="+", action="extend", metavar="I")
+    restart.add_argument("--dry-run", action="store_true", help="show the plan, change nothing")
+    rollback = verb("rollback", _rollback, "back to the previous config epoch")
+    rollback.add_argument("--epoch", type=int, metavar="ID", help="to this one instead")
+    rollback.add_argument("--strategy", choices=["rolling", "all"], default="rolling")
+    _add_run(verb("run", _run, "start, pause, resume or stop the generation", target=False))
+    logs = verb("logs", _logs, "lines of a server's log", target=False)
+    logs.add_argument("server", metavar="SERVER", help="a GPU's number, `run` or `agent`")
+    logs.add_argument("target", nargs="?", metavar="TARGET")
+    logs.add_argument("-f", "--follow", action="store_true")
+    logs.add_argument("-n", type=int, default=200, metavar="N", help="last lines (200)")
+    logs.add_argument("--grep", default="", metavar="RE", help="only lines that match")
+    verify = verb("verify", _verify, "audit a run directory", target=False)
+    verify.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    verify.add_argument("--prompts", type=Path, metavar="FILE")
+    verify.add_argument("--s3", action="store_true", help="also compare what was uploaded")
+    verify.add_argument("--s3-endpoint", default="", metavar="URL")
+    return parser, names
+
+
+def _add_lab(lab: argparse.ArgumentParser) -> None:
+    lab.add_argument("--headless", action="store_true", help="no screen: run the job to its end")
+    lab.add_argument("--serve", action="store_true", help="only serve until interrupted")
+    lab.add_argument("--gpus", type=int, default=8, metavar="N", help="(8)")
+    lab.add_argument("--prompts", type=Path, metavar="FILE", help="JSONL of prompts")
+    lab.add_argument("--count", type=int, metavar="N", help="so many prompts")
+    lab.add_argument("--speed", type=float, default=20.0, metavar="X", help="times real (20)")
+    lab.add_argument("--sglang", choices=["0.5.12", "0.5.23"], default="0.5.12")
+    lab.add_argument("--set", nargs="+", action="extend", metavar="FLAG=VALUE", default=[])
+    lab.add_argument("--dir", type=Path, metavar="DIR", help="keep everything there")
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    do = run.add_subparsers(title="what", metavar="start|pause|resume|stop|retry-failed")
+    do.required = True
+    for name, text in (
+        ("start", "start the generation, or resume it where it stopped"),
+        ("pause", "send nothing new; what is in flight ends"),
+        ("resume", "lift a pause"),
+        ("stop", "let what is in flight end, then leave"),
+        ("retry-failed", "give prompts that were given up on another life"),
+    ):
+        one = do.add_parser(name, help=text, description=text, parents=[_common()])
+        one.add_argument("target", nargs="?", metavar="TARGET")
+        one.set_defaults(do=name)
+        if name == "start":
+            one.add_argument("--prompts", type=Path, metavar="FILE", help="bring this file there")
+            one.add_argument("--extend", action="store_true", help="the prompts file grew")
+            one.add_argument("--accept-params", action="store_true")
+        if name == "stop":
+            one.add_argument("--seal", action="store_true", help="seal the open batch short")
+        if name == "retry-failed":
+            one.add_argument("--set-aside", action="store_true", help="those set aside, too")
+
+
+# --- Handlers: one line of dispatch each ---
+
+
+def _settings(options: argparse.Namespace) -> Any:
+    from console.config import find, load
+
+    return load(find(options.config))
+
+
+def _target(options: argparse.Namespace, *lists: str) -> Any:
+    """The target; a name swallowed by a list option in front of it is given back."""
+    settings = _settings(options)
+    for name in lists:
+        values = getattr(options, name) or []
+        if options.target is None and values and values[-1] in settings.targets:
+            options.target = values.pop()
+    return settings.target(options.target)
+
+
+def _gpus(options: argparse.Namespace) -> list[int] | None:
+    if not options.gpu:
+        return None
+    try:
+        return sorted({int(gpu) for gpu in options.gpu})
+    except ValueError:
+        raise UsageError(f"--gpu {' '.join(options.gpu)}: numbers from 0 on are needed") from None
+
+
+def _go(verb: Awaitable[int]) -> int:
+    async def whole() -> int:
+        return await verb
+
+    return asyncio.run(whole())
+
+
+def _console(options: argparse.Namespace) -> int:
+    from console.app import run_console
+
+    settings = _settings(options)
+    target = settings.target(options.target)
+    return int(run_console(settings, target, read_only=options.read_only or target.read_only))
+
+
+def _lab(options: argparse.Namespace) -> int:
+    from console.lab.lab import command
+    from console.verbs import flags
+
+    options.flags = flags(options.set)
+    return int(command(options))
+
+
+def _status(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    return _go(verbs.status(_target(options), as_json=options.json))
+
+
+def _deploy(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    return _go(verbs.deploy(_target(options)))
+
+
+def _up(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    target = _target(options, "gpu")
+    return _go(verbs.up(target, _gpus(options), wait=not options.no_wait))
+
+
+def _down(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    target = _target(options, "gpu")
+    return _go(verbs.down(target, _gpus(options), yes=options.yes))
+
+
+def _restart(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    target = _target(options, "gpu", "set", "unset")
+    return _go(
+        verbs.restart(
+            target,
+            verbs.flags(options.set),
+            [name.lstrip("-").replace("_", "-") for name in options.unset],
+            options.strategy,
+            _gpus(options),
+            confirm_within=None,
+            dry_run=options.dry_run,
+            yes=options.yes,
+            as_json=options.json,
+        )
+    )
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    target = _target(options)
+    return _go(verbs.rollback(target, options.epoch, options.strategy, yes=options.yes))
+
+
+def _run(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    target = _target(options)
+    if options.do == "start":
+        start = verbs.run_start(
+            target,
+            options.prompts,
+            extend=options.extend,
+            accept_params=options.accept_params,
+        )
+        return _go(start)
+    if options.do == "retry-failed":
+        return _go(verbs.retry_failed(target, set_aside=options.set_aside))
+    do = "drain" if options.do == "stop" else options.do
+    return _go(verbs.run_control(target, do, seal=getattr(options, "seal", False)))
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    return _go(
+        verbs.logs(
+            _target(options),
+            options.server,
+            count=options.n,
+            grep=options.grep,
+            follow=options.follow,
+            as_json=options.json,
+        )
+    )
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from remote import verify
+
+    source = verify.S3Source(options.s3_endpoint) if options.s3 else None
+    report = verify.audit(options.run_dir, prompts=options.prompts, s3=source)
+    if options.json:
+        print(verify.as_json(report))
+    else:
+        print("\n".join(verify.lines(report)))
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

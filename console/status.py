@@ -1,0 +1,211 @@
+"""One look at a target: what the run says, what the servers say, what the files say.
+
+Pure functions of a snapshot's state and of the counted batch files; the text for people and the
+JSON document come from the same numbers.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from console.model import State
+from console.text import duration, hours, number, percent, size
+from remote.protocol import Batches, Progress
+
+LAG = 600
+"""Records by which two counts may differ while a run is on: they are not taken at one instant."""
+
+
+def rfc3339(at: float | None) -> str | None:
+    """Unix seconds as RFC 3339 in UTC."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def unreachable(target: str, now: float, text: str) -> dict[str, Any]:
+    """The document when there is no way to the agent."""
+    return {
+        "target": target,
+        "time": rfc3339(now),
+        "connected": False,
+        "run": None,
+        "servers": [],
+        "epochs": [],
+        "batches": None,
+        "alerts": [{"code": "unreachable", "text": text}],
+        "disagreements": [],
+    }
+
+
+def document(target: str, state: State, batches: Batches | None) -> dict[str, Any]:
+    """The JSON document of ``stoker status --json``."""
+    return {
+        "target": target,
+        "time": rfc3339(state.time),
+        "connected": True,
+        "simulated": state.simulated,
+        "run": _run(state),
+        "servers": [_server(state, gpu) for gpu in state.numbers],
+        "epochs": [
+            {
+                "id": epoch.id,
+                "since": rfc3339(epoch.since),
+                "flags": epoch.flags,
+                "who": epoch.who,
+                "tok_s_per_gpu": epoch.tok_s_per_gpu,
+                "max_running": epoch.max_running,
+            }
+            for epoch in state.epochs
+        ],
+        "batches": msgspec.to_builtins(batches) if batches is not None else None,
+        "alerts": [{"code": alert.code, "text": alert.text} for alert in state.alerts],
+        "disagreements": disagreements(state, batches),
+    }
+
+
+def _run(state: State) -> dict[str, Any] | None:
+    if state.progress is None:
+        return None
+    run: dict[str, Any] = msgspec.to_builtins(state.progress)
+    run["alive"] = state.run.alive
+    run["time"] = rfc3339(state.progress.time or None)
+    return run
+
+
+def _server(state: State, gpu: int) -> dict[str, Any]:
+    info, server = state.infos.get(gpu), state.servers.get(gpu)
+    lights = server.lights if server else None
+    return {
+        "gpu": gpu,
+        "port": info.port if info else None,
+        "state": server.state if server else "stopped",
+        "lights": msgspec.to_builtins(lights) if lights else None,
+        "running": server.running if server else None,
+        "queued": server.queued if server else None,
+        "max_running": info.max_running if info else None,
+        "gen_tok_s": server.gen_tok_s if server else None,
+        "kv_usage": server.kv_usage if server else None,
+        "mamba_usage": server.mamba_usage if server else None,
+        "epoch": info.epoch if info else None,
+        "flags": info.flags if info else {},
+        "phase": server.phase if server else "",
+        "cause": server.cause if server else "",
+    }
+
+
+def disagreements(state: State, batches: Batches | None) -> list[dict[str, str]]:
+    """Where progress, throughput and batch files tell different stories, and which."""
+    found: list[dict[str, str]] = []
+    progress = state.progress
+
+    def say(code: str, text: str) -> None:
+        found.append({"code": code, "text": text})
+
+    if progress is None:
+        return found
+    live = state.run.alive
+    if batches is not None:
+        lag = LAG if live else 0
+        if abs(batches.records - progress.completed) > lag:
+            say(
+                "progress_files",
+                f"progress.json says {progress.completed:,} completed, the batch files hold "
+                f"{batches.records:,} records",
+            )
+        if abs(batches.records - batches.done_lines) > lag:
+            say(
+                "done_files",
+                f".done_indices has {batches.done_lines:,} lines, the batch files hold "
+                f"{batches.records:,} records",
+            )
+        if progress.s3_uploaded != batches.uploaded and not live:
+            say(
+                "uploads",
+                f"progress.json says {progress.s3_uploaded} files uploaded, the manifest "
+                f"{batches.uploaded}",
+            )
+    if not live and progress.status in ("running", "draining"):
+        say("status", f"progress.json says {progress.status}, but no such process is alive")
+    _throughput(state, progress, say)
+    return found
+
+
+def _throughput(state: State, progress: Progress, say: Any) -> None:
+    rates = [s.gen_tok_s for s in state.servers.values() if s.gen_tok_s is not None]
+    if not (state.run.alive and progress.status == "running" and rates):
+        return
+    servers = sum(rates)
+    if progress.tok_s and servers < 0.25 * progress.tok_s:
+        say(
+            "throughput",
+            f"the run counts {progress.tok_s:,.0f} output tok/s, the servers {servers:,.0f}",
+        )
+    if progress.in_flight and servers == 0:
+        say("no_tokens", f"{progress.in_flight} requests in flight, no server produces a token")
+
+
+def lines(document: dict[str, Any]) -> list[str]:
+    """The document for people."""
+    text = [f"{document['target']}" + (" (simulated hardware)" if document["simulated"] else "")]
+    run = document["run"]
+    if run is None:
+        text.append("run       none")
+    else:
+        total = run["total"]
+        share = percent(run["completed"] / total, 1) if total else "?"
+        text.append(
+            f"run       {run['status']}{'' if run['alive'] else ' (no process)'}: "
+            f"{run['completed']:,} of {total:,} ({share}), {run['failed']:,} failed, "
+            f"{number(run['rate_per_sec'], 2)} prompts/s, {hours(run['eta_hours'])} to go"
+        )
+        if run["problem"]:
+            text.append(f"problem   {run['problem']}")
+    ready = [s for s in document["servers"] if s["state"] == "ready"]
+    rates = [s["gen_tok_s"] for s in ready if s["gen_tok_s"] is not None]
+    text.append(
+        f"servers   {len(ready)} of {len(document['servers'])} ready, "
+        f"{number(sum(rates)) if rates else '?'} tok/s"
+    )
+    text += [_server_line(server) for server in document["servers"]]
+    batches = document["batches"]
+    if batches is not None:
+        text.append(
+            f"batches   {batches['files']} files, {batches['records']:,} records, "
+            f"{size(batches['bytes'])}, {batches['uploaded']} uploaded"
+        )
+    text += [f"ALERT     {alert['text']}" for alert in document["alerts"]]
+    text += [f"DISAGREE  {each['text']}" for each in document["disagreements"]]
+    return text
+
+
+def _server_line(server: dict[str, Any]) -> str:
+    load = f"{number(server['running'])}/{number(server['max_running'])} running"
+    parts = [
+        f"  gpu {server['gpu']:<3} {server['state']:<9}",
+        f"{load:>14}  {number(server['queued'])} queued",
+        f"{number(server['gen_tok_s']):>6} tok/s",
+        f"KV {percent(server['kv_usage'])}",
+        f"Mamba {percent(server['mamba_usage'])}",
+    ]
+    tail = server["cause"] or server["phase"]
+    return "  ".join(parts) + (f"  {tail}" if tail else "")
+
+
+def progress_line(state: State) -> str:
+    """One line on where a run is, for a terminal that follows it."""
+    progress = state.progress
+    if progress is None:
+        return "no run yet"
+    share = percent(progress.completed / progress.total, 1) if progress.total else "?"
+    eta = duration(progress.eta_hours * 3600) if progress.eta_hours is not None else "?"
+    slots = sum(work.in_flight for work in progress.servers.values())
+    return (
+        f"{progress.status}: {progress.completed:,}/{progress.total:,} ({share})  "
+        f"{number(progress.rate_per_sec, 2)} prompts/s  {number(progress.tok_s)} tok/s  "
+        f"{slots} in flight  {progress.failed} failed  "
+        f"{progress.s3_uploaded}/{progress.batch_files} files in S3  {eta} to go"
+    )

@@ -1,0 +1,128 @@
+"""The command line: what it accepts, and the one line it answers mistakes with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from console.cli import main, parse
+from console.verbs import VerbError, check_prompts, flag_value, flags
+
+TOML = """
+[targets.a]
+workspace = "/w"
+[targets.b]
+workspace = "/w"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "stoker.toml"
+    path.write_text(TOML)
+    return str(path)
+
+
+def name(words: list[str]) -> str:
+    return str(parse(words).handler.__name__)
+
+
+@pytest.mark.parametrize(
+    ("words", "handler"),
+    [
+        ([], "_console"),
+        (["ct200"], "_console"),
+        (["--read-only"], "_console"),
+        (["--config", "status", "ct200"], "_console"),
+        (["status"], "_status"),
+        (["--config", "x.toml", "status", "--json"], "_status"),
+        (["run", "start", "--prompts", "p.jsonl"], "_run"),
+        (["verify", "somewhere"], "_verify"),
+    ],
+)
+def test_dispatch(words: list[str], handler: str) -> None:
+    assert name(words) == handler
+
+
+def test_options_before_the_verb_count() -> None:
+    options = parse(["--config", "x.toml", "status", "ct200", "--json"])
+    assert (options.config, options.target, options.json) == ("x.toml", "ct200", True)
+
+
+def test_a_target_behind_a_list_option_is_given_back(config: str) -> None:
+    from console.cli import _gpus, _target
+
+    options = parse(["restart", "--config", config, "--set", "x=1", "y=2", "b"])
+    assert _target(options, "gpu", "set", "unset").name == "b"
+    assert options.set == ["x=1", "y=2"]
+    options = parse(["up", "--config", config, "--gpu", "3", "1", "a"])
+    assert _target(options, "gpu").name == "a"
+    assert _gpus(options) == [1, 3]
+
+
+def test_flag_values() -> None:
+    assert flag_value("true") is True
+    assert flag_value("0.90") == 0.90
+    assert flag_value("32") == 32
+    assert flag_value("no_buffer") == "no_buffer"
+    assert flag_value("1 2 4") == [1, 2, 4]
+    assert flag_value('{"a": 1}') == '{"a": 1}'
+    assert flags(["--mem-fraction-static=0.9", "enable-metrics"]) == {
+        "mem-fraction-static": 0.9,
+        "enable-metrics": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (["--config", "/nowhere.toml", "status"], 2, "no such configuration file"),
+        (["status", "c"], 2, "no target 'c'"),
+        (["statsu"], 2, "did you mean 'status'"),
+        (["status"], 2, "several targets (a, b)"),
+        (["up", "--gpu", "x", "--", "a"], 2, "numbers from 0 on"),
+        (["restart", "a", "--set", "=3"], 2, "FLAG=VALUE"),
+        (["verify", "/nowhere"], 1, "no such run directory"),
+        (["run", "start", "a", "--prompts", "/nowhere"], 2, "no such prompts file"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str],
+    status: int,
+    text: str,
+    config: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STOKER_CONFIG", config)
+    assert main(words) == status
+    out, err = capsys.readouterr()
+    assert text in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('{"messages":[]}\n{"messages":[}\n', ":2: not JSON"),
+        ('{"messages":[]}\n[1]\n', ":2: a JSON object with `messages`"),
+        ('{"messages":[]}', "no newline"),
+        ("", "no prompts in it"),
+    ],
+)
+def test_prompts_are_looked_at_before_they_travel(content: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(content)
+    with pytest.raises(VerbError, match=text):
+        check_prompts(path)
+
+
+def test_as_a_command() -> None:
+    command = [sys.executable, "-m", "console.cli", "verify"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "RUN_DIR" in run.stderr
