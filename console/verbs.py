@@ -198,9 +198,8 @@ async def wait_up(here: Session, gpus: list[int] | None) -> int:
     for gpu in wanted:
         server = here.state.servers[gpu]
         if server.state != "ready":
-            say(
-                f"gpu {gpu}: {server.state}: {server.cause or 'see its log: stoker logs ' + str(gpu)}"
-            )
+            cause = server.cause or f"see its log: stoker logs {gpu}"
+            say(f"gpu {gpu}: {server.state}: {cause}")
     return status
 
 
