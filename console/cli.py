@@ -147,6 +147,8 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     verify.add_argument("--prompts", type=Path, metavar="FILE")
     verify.add_argument("--s3", action="store_true", help="also compare what was uploaded")
     verify.add_argument("--s3-endpoint", default="", metavar="URL")
+    init = verb("init", _init, "write a first stoker.toml, to be edited", target=False)
+    init.add_argument("file", nargs="?", type=Path, default=Path("stoker.toml"), metavar="FILE")
     return parser, names
 
 
@@ -331,6 +333,17 @@ def _verify(options: argparse.Namespace) -> int:
     else:
         print("\n".join(verify.lines(report)))
     return 1 if report.violations else 0
+
+
+def _init(options: argparse.Namespace) -> int:
+    from console import init
+
+    try:
+        init.write(options.file)
+    except FileExistsError:
+        raise UsageError(f"{options.file}: exists already; name another file") from None
+    print(f"{options.file} written: edit it, then `stoker status`")
+    return 0
 
 
 if __name__ == "__main__":

@@ -126,8 +126,8 @@ def find(explicit: str | None, environ: Mapping[str, str] = os.environ) -> Path:
         if path.is_file():
             return path
     raise ConfigError(
-        f"no stoker.toml here and none at {user}: write one (README, Configuration), "
-        "name one with --config, or try `stoker lab`, which needs none"
+        f"no stoker.toml here and none at {user}: `stoker init` writes a first one, "
+        "--config names another, `stoker lab` needs none"
     )
 
 

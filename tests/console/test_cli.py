@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import main, parse
+from console.config import load
 from console.verbs import VerbError, check_prompts, flag_value, flags
 
 TOML = """
@@ -119,6 +120,18 @@ def test_prompts_are_looked_at_before_they_travel(content: str, text: str, tmp_p
     path.write_text(content)
     with pytest.raises(VerbError, match=text):
         check_prompts(path)
+
+
+def test_init_writes_what_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    target = load(tmp_path / "stoker.toml").target(None)
+    assert (target.hop.name, target.spec.fleet.gpus) == ("200", 8)
+    capsys.readouterr()
+    assert main(["init"]) == 2
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_as_a_command() -> None:
