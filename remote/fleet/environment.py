@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ _CREDENTIALS_FOR_SERVERS = ("HF_", "HUGGING_FACE_", "SGLANG_")
 _NOISE = ("_", "SHLVL", "PWD", "OLDPWD")
 
 
-class EnvironmentFailed(Exception):
+class EnvScriptError(Exception):
     """The env script or credentials file cannot be used; one line."""
 
 
@@ -29,10 +28,10 @@ def clean(env: Mapping[str, str]) -> dict[str, str]:
 async def sourced(script: str, base: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The environment after ``script`` was sourced once by bash, and the names it set or changed.
 
-    Raises :class:`EnvironmentFailed` where the script is missing, fails or takes over a minute.
+    Raises :class:`EnvScriptError` where the script is missing, fails or takes over a minute.
     """
-    if not Path(script).is_file():
-        raise EnvironmentFailed(f"env_script {script} is not there")
+    if not await asyncio.to_thread(Path(script).is_file):
+        raise EnvScriptError(f"env_script {script} is not there")
     command = 'set -a; . "$1" >/dev/null 2>&1 </dev/null || exit 97; exec env -0'
     process = await asyncio.create_subprocess_exec(
         "bash",
@@ -50,11 +49,9 @@ async def sourced(script: str, base: Mapping[str, str]) -> tuple[dict[str, str],
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise EnvironmentFailed(
-            f"env_script {script} did not end within {_SECONDS:.0f} s"
-        ) from None
+        raise EnvScriptError(f"env_script {script} did not end within {_SECONDS:.0f} s") from None
     if process.returncode != 0:
-        raise EnvironmentFailed(f"env_script {script} failed: run `bash {script}` to see why")
+        raise EnvScriptError(f"env_script {script} failed: run `bash {script}` to see why")
     env: dict[str, str] = {}
     for entry in out.decode("utf-8", "surrogateescape").split("\0"):
         name, equals, value = entry.partition("=")
@@ -67,16 +64,16 @@ async def sourced(script: str, base: Mapping[str, str]) -> tuple[dict[str, str],
 def credentials(path: str) -> dict[str, str]:
     """What servers need of ``KEY=value`` lines (``export`` and shell quotes allowed).
 
-    Raises :class:`EnvironmentFailed` where the file cannot be read or others may read it.
+    Raises :class:`EnvScriptError` where the file cannot be read or others may read it.
     """
     if not path:
         return {}
     try:
-        if os.stat(path).st_mode & 0o077:
-            raise EnvironmentFailed(f"{path} may be read by others: chmod 600 {path}")
+        if Path(path).stat().st_mode & 0o077:
+            raise EnvScriptError(f"{path} may be read by others: chmod 600 {path}")
         text = Path(path).read_text("utf-8")
     except OSError as error:
-        raise EnvironmentFailed(f"credentials_file {path}: {error.strerror}") from error
+        raise EnvScriptError(f"credentials_file {path}: {error.strerror}") from error
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")

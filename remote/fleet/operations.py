@@ -1,0 +1,280 @@
+"""What is done to one server: start it, prove it, drain it, end it. Each can be done again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from remote.fleet import identity, processes
+from remote.fleet.launcher import Launcher, describe
+from remote.fleet.outside import Dispatch, Emit, FleetError, RunSide
+from remote.fleet.records import Launch, Ready, Wanted
+from remote.fleet.server import Server
+from remote.fleet.timing import Timing
+from remote.protocol import Flags, TargetSpec
+from remote.sglang.catalogue import Catalogue
+from remote.sglang.loglines import Cause
+
+_BACK_TO = 0.10
+"""A card counts as free again once less than this share of its memory is in use."""
+
+
+@dataclass
+class Operations:
+    """The hands of the fleet."""
+
+    launcher: Launcher
+    run: RunSide
+    emit: Emit
+    timing: Timing
+    memory: Callable[[int], tuple[int, int] | None]
+    """Used and total MiB of a card; None where nobody knows."""
+
+    def dispatch(self, server: Server, do: Dispatch) -> None:
+        """Tell the run what it may do with this server."""
+        server.dispatched = do
+        self.run.dispatch(server.gpu, do)
+
+    async def start(
+        self,
+        server: Server,
+        spec: TargetSpec,
+        flags: Flags,
+        *,
+        epoch: int | None,
+        who: str,
+        swap: int | None = None,
+        catalogue: Catalogue | None = None,
+        version: str | None = None,
+    ) -> Launch:
+        """Start a server that does not run; it is then observed. Raises :class:`FleetError`."""
+        await self._memory_back(server)
+        launch = await self.launcher.launch(
+            spec,
+            server.gpu,
+            flags,
+            epoch=epoch,
+            who=who,
+            swap=swap,
+            catalogue=catalogue,
+            version=version,
+        )
+        server.start_seconds = spec.fleet.start_seconds
+        server.begin(launch)
+        pid = server.main.pid if server.main is not None else "?"
+        self.emit(
+            "server.starting", f"GPU {server.gpu}: started, pid {pid}", gpu=server.gpu, who=who
+        )
+        return launch
+
+    async def prove(self, server: Server) -> bool:
+        """Whether a server that says it is up really serves; it is ``ready`` afterwards.
+
+        Its own processes must hold the port, ``/health`` must say yes and one real completion
+        come back. Returns False where the server failed or ended instead.
+        """
+        launch = server.launch
+        if not await self._port_is_ours(server):
+            return False
+        while server.launch is launch and server.status == "warming":
+            if await server.probe.healthy(self.timing.health):
+                break
+            await asyncio.sleep(0.5)
+        while server.launch is launch and server.status == "warming":
+            if server.busy or await server.probe.completes(self.timing.proof):
+                break
+            await asyncio.sleep(0.5)
+        if server.launch is not launch or server.status != "warming" or launch is None:
+            return False
+        server.facts = await server.probe.server_info()
+        await asyncio.to_thread(lambda: server.note_core(identity.table()))
+        if server.launch is not launch or server.status != "warming":
+            return False
+        await self._now_ready(server, launch)
+        return True
+
+    async def _now_ready(self, server: Server, launch: Launch) -> None:
+        now = time.time()
+        facts = server.reader.facts
+        answered = server.facts
+        server.ready = Ready(
+            launch=launch.launch,
+            at=now,
+            start_seconds=now - launch.asked,
+            flags=launch.flags,
+            epoch=launch.epoch,
+            max_running=server.max_running,
+            max_mamba=(answered.max_mamba if answered else None) or facts.max_mamba,
+            kv_tokens=(answered.kv_tokens if answered else None) or facts.kv_tokens,
+            sglang=(answered.version if answered else None) or launch.sglang,
+            phase_seconds=server.reader.phase_seconds,
+        )
+        await asyncio.to_thread(server.folder.write_ready, server.ready)
+        server.status, server.doing, server.cause = "ready", "", None
+        self.run.server(
+            server.gpu,
+            max_running=server.max_running,
+            epoch=launch.epoch,
+            process=server.process,
+        )
+        self.emit(
+            "server.ready",
+            f"GPU {server.gpu}: ready after {now - launch.asked:.0f} s, "
+            f"{server.max_running if server.max_running is not None else '?'} slots",
+            gpu=server.gpu,
+        )
+        if not server.held:
+            self.dispatch(server, "run")
+
+    async def _port_is_ours(self, server: Server) -> bool:
+        deadline = time.monotonic() + 3 * self.timing.tick + 2
+        holder: int | None = None
+        while server.status in ("starting", "warming"):
+            pids = [p.pid for p in server.tree]
+            if server.port in await asyncio.to_thread(processes.ports_of, pids):
+                server.status = "warming"
+                return True
+            if time.monotonic() > deadline:
+                found = await asyncio.to_thread(processes.listeners, [server.port])
+                holder = found.get(server.port)
+                if holder is not None:
+                    text = f"port {server.port} is held by {describe(holder)}, not by this server"
+                    server.fail(Cause("port", text, again=False))
+                    return False
+                deadline = time.monotonic() + 5
+            await asyncio.sleep(0.2)
+        return False
+
+    # --- Stopping ---
+
+    def left(self, server: Server) -> int | None:
+        """Requests that a server still has, by the run's account and its own; None if unknown."""
+        in_flight = self.run.in_flight(server.gpu)
+        own = None
+        if server.running is not None or server.queued is not None:
+            own = (server.running or 0) + (server.queued or 0)
+        if in_flight is None:
+            return own
+        return max(in_flight, own or 0)
+
+    async def drain(self, server: Server, until: float, who: str = "") -> bool:
+        """Nothing new to this server, then wait for what it has, ``until`` (Unix time) at most.
+
+        Returns whether it is empty. A server that is not up has nothing to drain.
+        """
+        self.dispatch(server, "pause")
+        if server.status not in ("ready", "draining", "stalled", "foreign"):
+            return True
+        began = time.time()
+        server.status = "draining" if server.status == "ready" else server.status
+        while server.alive:
+            asked = await server.probe.loads()
+            server.took_loads(asked, time.time())
+            left = self.left(server)
+            if left == 0 or (left is None and time.time() - began > 3 * self.timing.loads):
+                return left == 0
+            if time.time() >= until:
+                return False
+            shown = "?" if left is None else left
+            server.doing = f"draining: {shown} left, {max(until - time.time(), 0):.0f} s at most"
+            await asyncio.sleep(min(0.5, max(until - time.time(), 0.02)))
+        return True
+
+    async def abort(self, server: Server) -> int:
+        """End what the server still has; the run's own requests go back to its queue.
+
+        Returns how many there were.
+        """
+        had = self.left(server) or 0
+        server.doing = f"aborting {had} requests" if had else server.doing
+        self.dispatch(server, "abort")
+        deadline = time.monotonic() + self.timing.abort
+        while time.monotonic() < deadline and server.alive:
+            if not self.run.in_flight(server.gpu):
+                break
+            await asyncio.sleep(0.1)
+        if server.alive and server.status not in ("starting", "warming"):
+            server.took_loads(await server.probe.loads(), time.time())
+            if (server.running or 0) + (server.queued or 0) > 0:
+                await server.probe.abort_all()
+        return had
+
+    def want(self, server: Server, wanted: Wanted) -> None:
+        """Note durably what the server is meant to be. Blocking."""
+        if server.launch is not None:
+            server.launch = server.folder.want(server.launch, wanted)
+
+    async def end(self, server: Server, wanted: Wanted = "down") -> None:
+        """SIGTERM, a short wait, then SIGKILL for all that is left; then nothing of it is left.
+
+        Raises :class:`FleetError` where something of it cannot be ended.
+        """
+        server.held = True
+        await asyncio.to_thread(self.want, server, wanted)
+        main, launch = server.main, server.launch
+        if main is not None and server.alive:
+            server.doing = "stopping"
+            mark = launch.launch if launch is not None else None
+            await self._term(server, main)
+            left = await asyncio.to_thread(processes.end_tree, main, mark, self.timing.kill)
+            if left:
+                names = ", ".join(describe(p.pid) for p in left[:3])
+                raise FleetError(f"GPU {server.gpu}: could not end {names}")
+        if launch is not None:
+            await self._exit_of(server, launch)
+        server.status, server.doing, server.cause = "stopped", "", None
+        server.main, server.foreign = None, None
+        server.tree, server.core = [], {}
+
+    async def _term(self, server: Server, main: processes.Identity) -> None:
+        head = identity.process(main.pid)
+        if head is None or head.birth != main.birth:
+            return
+        refused = processes.send([head], signal.SIGTERM)
+        if refused:
+            raise FleetError(
+                f"GPU {server.gpu}: pid {main.pid} belongs to {processes.owner(main.pid)},"
+                " who must end it"
+            )
+        deadline = time.monotonic() + self.timing.term
+        while time.monotonic() < deadline and main.alive:
+            if server.reader.remaining:
+                server.doing = f"stopping: {server.reader.remaining} requests left in it"
+            await asyncio.sleep(0.05)
+
+    async def _exit_of(self, server: Server, launch: Launch) -> None:
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            server.exit = server.folder.exit(launch.launch)
+            if server.exit is not None or server.holder is None or not server.holder.alive:
+                return
+            await asyncio.sleep(0.05)
+
+    async def clear_away(self, server: Server) -> None:
+        """End what a failed server has left behind; says so where it cannot."""
+        main, launch = server.main, server.launch
+        if main is None or launch is None:
+            return
+        left = await asyncio.to_thread(processes.end_tree, main, launch.launch, self.timing.kill)
+        if left:
+            names = ", ".join(describe(p.pid) for p in left[:3])
+            text = f"GPU {server.gpu}: could not end what its server left: {names}"
+            self.emit("server.leftover", text, gpu=server.gpu, level="error")
+
+    async def _memory_back(self, server: Server) -> None:
+        deadline = time.monotonic() + self.timing.memory
+        while (known := self.memory(server.gpu)) is not None:
+            used, total = known
+            if used < total * _BACK_TO:
+                return
+            if time.monotonic() > deadline:
+                raise FleetError(
+                    f"GPU {server.gpu}: {used:,} of {total:,} MiB are in use by something else;"
+                    " `nvidia-smi` names it"
+                )
+            server.doing = f"waiting for {used:,} MiB of GPU memory to be free"
+            await asyncio.sleep(0.5)
+        server.doing = ""

@@ -1,0 +1,38 @@
+"""What the fleet needs of others, and the one error it raises to them."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeAlias
+
+Dispatch: TypeAlias = Literal["run", "pause", "abort"]
+
+
+class FleetError(Exception):
+    """It was not done; one line that says why and what to do."""
+
+
+class RunSide(Protocol):
+    """The run, as the fleet may steer it: one server at a time, by GPU."""
+
+    def dispatch(self, gpu: int, do: Dispatch) -> None:
+        """``run``; ``pause``: nothing new to this server; ``abort``: end what it has, requeue."""
+
+    def in_flight(self, gpu: int) -> int | None:
+        """Requests that the run has open on this server; None where no run is alive."""
+
+    def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
+        """A server process got ready: what it admits at once, and its identity."""
+
+
+class Emit(Protocol):
+    """Puts an event into the journal."""
+
+    def __call__(
+        self,
+        kind: str,
+        text: str,
+        *,
+        gpu: int | None = None,
+        level: Literal["info", "warning", "error"] = "info",
+        who: str = "",
+    ) -> object: ...

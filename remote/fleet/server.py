@@ -1,0 +1,508 @@
+"""One server as it is observed: what its processes, its log and its answers say together."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+from remote.fleet import processes
+from remote.fleet.identity import Process
+from remote.fleet.outside import Dispatch
+from remote.fleet.probe import Probe
+from remote.fleet.processes import Identity
+from remote.fleet.records import Exit, Folder, Launch, Ready
+from remote.fleet.restarts import Restarts
+from remote.fleet.tail import Tail
+from remote.fleet.timing import Timing
+from remote.protocol import Flags, Lights, Reading, ServerInfo, ServerState, ServerStatus
+from remote.sglang.loads import Loads, ServerFacts
+from remote.sglang.loglines import Cause, LogReader
+from remote.sglang.metrics import Metrics
+
+LIVE: tuple[ServerStatus, ...] = ("starting", "warming", "ready", "draining", "stalled", "foreign")
+"""States in which there is a process."""
+
+Change: TypeAlias = Literal["fired up", "failed", "ended", "stalled", "moves again"]
+"""What a look can find that someone has to act on."""
+
+_N = TypeVar("_N", int, float)
+
+_RATE_WINDOW = 10.0
+_FRESH = 10.0
+"""A token younger than this lights the tokens light."""
+
+
+@dataclass
+class Foreign:
+    """A server on one of our ports that was not started by us."""
+
+    argv: list[str]
+    owner: str
+    flags: Flags
+    model: str | None
+    log: str | None
+    is_sglang: bool
+    started_at: float | None = None
+
+
+@dataclass
+class Server:
+    """Server ``gpu`` of the fleet, whether it runs or not."""
+
+    gpu: int
+    port: int
+    url: str
+    folder: Folder
+    probe: Probe
+    timing: Timing
+    start_seconds: float = 1800.0
+
+    launch: Launch | None = None
+    main: Identity | None = None
+    holder: Identity | None = None
+    foreign: Foreign | None = None
+
+    status: ServerStatus = "stopped"
+    cause: Cause | None = None
+    doing: str = ""
+    """What an action is at, in words, shown as the phase."""
+    held: bool = False
+    """An action (stop, swap) has this server in hand: nothing acts on it by itself."""
+    dispatched: Dispatch | Literal[""] = ""
+    ready: Ready | None = None
+    exit: Exit | None = None
+
+    tree: list[Process] = field(default_factory=list)
+    core: dict[int, str] = field(default_factory=dict)
+    """Children that the main process cannot do without: pid → birth."""
+    restarts: Restarts = field(default_factory=Restarts)
+
+    reader: LogReader = field(default_factory=LogReader)
+    tail: Tail | None = None
+    read_before: bool = False
+    loads: Loads | None = None
+    loads_at: float | None = None
+    loads_failing: int = 0
+    metrics: Metrics | None = None
+    metrics_at: float | None = None
+    facts: ServerFacts | None = None
+
+    in_flight: int | None = None
+    _rates: deque[tuple[float, float]] = field(default_factory=deque)
+    _work: float = 0.0
+    _work_at: float | None = None
+    _busy_since: float | None = None
+    _stalled_since: float | None = None
+    _lost_since: float | None = None
+    _gone_since: float | None = None
+    _started_at: float | None = None
+
+    # --- One life of the server ---
+
+    def begin(self, launch: Launch, *, adopted: bool = False) -> None:
+        """Observe this launch from now on."""
+        self.launch, self.foreign = launch, None
+        self.main = self.holder = None
+        self.cause = self.exit = None
+        self.status, self.doing = "starting", ""
+        self.ready = self.folder.ready(launch.launch) if adopted else None
+        self.tree, self.core = [], {}
+        self._observe_log(Path(launch.log), launch.log_offset)
+        self._forget_numbers()
+        if self.find_process() and self.ready is not None:
+            self.status = "ready"
+
+    def begin_foreign(self, main: Identity, foreign: Foreign) -> None:
+        """Observe a server that someone else started; only looking, nothing else."""
+        self.launch = self.holder = self.ready = self.cause = self.exit = None
+        self.main, self.foreign = main, foreign
+        self.status, self.doing, self.core = "foreign", "", {}
+        if foreign.log:
+            self._observe_log(Path(foreign.log), 0)
+        else:
+            self.tail, self.reader = None, LogReader()
+        self._started_at = foreign.started_at
+        self._forget_numbers()
+
+    def _observe_log(self, path: Path, offset: int) -> None:
+        self.reader, self.tail, self.read_before = LogReader(), Tail(path, offset), False
+
+    def _forget_numbers(self) -> None:
+        self.loads = self.metrics = self.facts = None
+        self.loads_at = self.metrics_at = None
+        self.loads_failing = 0
+        self.probe.metrics_off = False
+        self._rates.clear()
+        self._work, self._work_at = 0.0, None
+        self._busy_since = self._stalled_since = self._lost_since = self._gone_since = None
+
+    def find_process(self) -> bool:
+        """Look up the process of the present launch; False where its holder has not said yet."""
+        if self.launch is None:
+            return False
+        running = self.folder.running(self.launch.launch)
+        if running is None:
+            return False
+        self.main, self.holder = running.identity, running.holder_identity
+        self._started_at = running.began
+        return self.main is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process to speak of."""
+        return self.status in LIVE
+
+    @property
+    def process(self) -> str:
+        """Identity of the main process; empty where there is none."""
+        return str(self.main) if self.main is not None and self.alive else ""
+
+    # --- Looking ---
+
+    def read_log(self) -> bytes:
+        """New bytes of the log. Blocking (page cache)."""
+        if self.tail is None:
+            return b""
+        if not self.read_before:
+            self.read_before = True
+            return self.tail.read_first()
+        return self.tail.read()
+
+    def look(self, table: dict[int, Process], log: bytes, now: float) -> Change | None:
+        """Bring status and lights up to date; what has to be acted on, if anything."""
+        if log:
+            self.reader.feed(log, now)
+        if not self.alive:
+            return None
+        if self.main is None and not self.find_process():
+            return self._without_process(now)
+        if self.main is None:
+            return None
+        self.tree = processes.members(self.main, table)
+        if not self.tree or self.tree[0].pid != self.main.pid:
+            return self._gone(now)
+        self._gone_since = None
+        if self.status in ("starting", "warming"):
+            return self._starting(now)
+        if self.status in ("ready", "stalled") and (lost := self._lost(now)) is not None:
+            self.fail(lost)
+            return "failed"
+        return self._working(now)
+
+    def _without_process(self, now: float) -> Change | None:
+        if self.launch is None:
+            return None
+        self.exit = self.folder.exit(self.launch.launch)
+        if self.exit is None and now - self.launch.asked < self.timing.holder + 5:
+            return None
+        text = self.exit.error if self.exit is not None else "its holder was killed"
+        self.fail(Cause("start", f"the server {text}" if text else "it ended at once"))
+        return "failed"
+
+    def _gone(self, now: float) -> Change | None:
+        if self.foreign is not None:
+            self.status, self.main = "stopped", None
+            return "ended"
+        assert self.launch is not None
+        self._gone_since = self._gone_since or now
+        self.exit = self.folder.exit(self.launch.launch)
+        waited = now - self._gone_since
+        holder_left = self.holder is not None and self.holder.alive
+        if self.exit is None and (waited < 2 * self.timing.tick or (holder_left and waited < 10)):
+            return None
+        return self.ended_unseen()
+
+    def ended_unseen(self) -> Change:
+        """Judge an end by what is left of it: the exit record and the log."""
+        assert self.launch is not None
+        if self.launch.wanted != "up" or self.held:
+            self.status, self.doing = "stopped", ""
+            return "ended"
+        if self.reader.draining and not self.reader.remaining and self.reader.cause is None:
+            self.cause = Cause(
+                "ended", "ended by a SIGTERM that did not come from here", again=False
+            )
+            self.status = "stopped"
+            return "ended"
+        self.fail(self._cause_of_end())
+        return "failed"
+
+    def _cause_of_end(self) -> Cause:
+        cause = self.reader.cause
+        if cause is not None:
+            return cause
+        phase = "while serving" if self.ready is not None else f"while {self.reader.phase}"
+        if self.exit is None:
+            return Cause("unknown", f"ended {phase}; how is unknown, its holder was killed too")
+        return Cause("exit", f"{describe_status(self.exit.status)} {phase}")
+
+    def _starting(self, now: float) -> Change | None:
+        assert self.launch is not None
+        up = self.reader.phase in ("starting HTTP", "warming up", "up")
+        self.status = "warming" if up else "starting"
+        if now - self.launch.asked > self.start_seconds:
+            self.fail(
+                Cause(
+                    "slow-start",
+                    f"not ready after {self.start_seconds:.0f} s, still {self.reader.phase}"
+                    f"{': ' + self.reader.cause.text if self.reader.cause else ''}",
+                )
+            )
+            return "failed"
+        return "fired up" if self.reader.fired_up else None
+
+    def _lost(self, now: float) -> Cause | None:
+        present = {p.pid: p.birth for p in self.tree}
+        lost = [pid for pid, birth in self.core.items() if present.get(pid) != birth]
+        if not lost:
+            self._lost_since = None
+            return None
+        self._lost_since = self._lost_since or now
+        if now - self._lost_since < self.timing.lost_child:
+            return None  # SGLang mostly ends itself within a second of losing a child
+        return self.reader.cause or Cause(
+            "child", f"its process {lost[0]} is gone while its main process goes on"
+        )
+
+    def _working(self, now: float) -> Change | None:
+        work = self.work
+        if work != self._work:
+            self._work, self._work_at = work, now
+        if not self.busy:
+            self._busy_since = None
+        elif self._busy_since is None:
+            self._busy_since = now
+        compiling = any(p.name in processes.COMPILERS for p in self.tree)
+        since = max(self._busy_since or now, self._work_at or 0.0)
+        if self.status == "ready" and now - since > self.timing.stall and not compiling:
+            self.status, self._stalled_since = "stalled", now
+            self.cause = Cause(
+                "stalled",
+                f"requests are in flight and no token came for {now - since:.0f} s"
+                f"{': ' + self.probe.problem if self.probe.problem else ''}",
+            )
+            return "stalled"
+        if self.status == "stalled" and (self._work_at or 0.0) > (self._stalled_since or now):
+            self.status, self.cause, self._stalled_since = "ready", None, None
+            return "moves again"
+        return None
+
+    def fail(self, cause: Cause) -> None:
+        """It has failed, and why."""
+        self.status, self.cause, self.doing = "failed", cause, ""
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds since it was found stalled; 0 where it is not."""
+        return time.time() - self._stalled_since if self._stalled_since else 0.0
+
+    def note_core(self, table: dict[int, Process]) -> None:
+        """Remember which children the main process has now that it serves. Blocking."""
+        if self.main is None:
+            return
+        children = [p for p in table.values() if p.parent == self.main.pid and not p.zombie]
+        commands = {p.pid: " ".join(processes.command(p.pid)) for p in children}
+        titled = [p for p in children if commands[p.pid].startswith("sglang::")]
+        others = [p for p in children if "resource_tracker" not in commands[p.pid]]
+        self.core = {p.pid: p.birth for p in titled or others}
+
+    # --- What it does ---
+
+    @property
+    def work(self) -> float:
+        """Grows with every token; by counters where there are some, else by the log's lines."""
+        if self.metrics is not None and self.metrics.work_tokens is not None:
+            return self.metrics.work_tokens
+        return float(self.reader.work)
+
+    @property
+    def running(self) -> int | None:
+        if self.loads is not None and self.loads.running is not None:
+            return self.loads.running
+        return self.metrics.running if self.metrics is not None else None
+
+    @property
+    def queued(self) -> int | None:
+        if self.loads is not None and self.loads.queued is not None:
+            return self.loads.queued
+        return self.metrics.queued if self.metrics is not None else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has anything to do, by the run's account or its own."""
+        return bool(self.in_flight) or bool(self.running) or bool(self.queued)
+
+    @property
+    def max_running(self) -> int | None:
+        for source in (self.loads, self.facts, self.ready, self.reader.facts):
+            if source is not None and source.max_running is not None:
+                return source.max_running
+        return None
+
+    def took_loads(self, loads: Loads | None, now: float) -> None:
+        """An answer of ``/v1/loads``, or that there was none."""
+        if loads is None:
+            self.loads_failing += 1
+            return
+        self.loads, self.loads_at, self.loads_failing = loads, now, 0
+
+    def took_metrics(self, metrics: Metrics | None, now: float) -> None:
+        """An answer of ``/metrics``."""
+        if metrics is None:
+            return
+        self.metrics, self.metrics_at = metrics, now
+        if metrics.decode_tokens is None:
+            return
+        if self._rates and metrics.decode_tokens < self._rates[-1][1]:
+            self._rates.clear()
+        self._rates.append((now, metrics.decode_tokens))
+        while len(self._rates) > 2 and now - self._rates[0][0] > _RATE_WINDOW:
+            self._rates.popleft()
+
+    def gen_tok_s(self, now: float) -> float | None:
+        """Tokens decoded a second.
+
+        From the counter of every step where metrics are on. Else the last Decode line's figure,
+        unless that is diluted by an idle time before it or has gone stale.
+        """
+        if len(self._rates) >= 2 and now - self._rates[-1][0] < 3 * self.timing.metrics:
+            (t0, n0), (t1, n1) = self._rates[0], self._rates[-1]
+            return (n1 - n0) / (t1 - t0) if t1 > t0 else None
+        decode, at, gap = self.reader.decode, self.reader.decode_at, self.reader.decode_gap
+        if not self.busy and self.loads is not None:
+            return 0.0
+        if decode is None or at is None or gap is None or gap > 30 or now - at > 30:
+            return None
+        return decode.gen_tok_s
+
+    @property
+    def lights(self) -> Lights:
+        if not self.alive:
+            return Lights(process=False if self.status == "failed" else None)
+        now = time.time()
+        process = self.main is not None and self._lost_since is None and self._gone_since is None
+        http: bool | None = None
+        if self.loads_failing:
+            http = False if self.loads_at is not None or self.loads_failing > 2 else None
+        elif self.loads_at is not None:
+            http = True
+        tokens: bool | None = None
+        if self.status == "stalled":
+            tokens = False
+        elif self._work_at is not None and now - self._work_at < _FRESH:
+            tokens = True
+        elif self.busy:
+            tokens = now - max(self._work_at or 0, self._busy_since or now) < self.timing.stall / 3
+        return Lights(process=process, http=http, tokens=tokens)
+
+    # --- For others ---
+
+    def info(self) -> ServerInfo:
+        launch, foreign, facts = self.launch, self.foreign, self.reader.facts
+        answered, ready = self.facts, self.ready
+        return ServerInfo(
+            gpu=self.gpu,
+            port=self.port,
+            pid=self.main.pid if self.main is not None and self.alive else None,
+            started_at=self._started_at if self.alive else None,
+            argv=launch.argv if launch else foreign.argv if foreign else [],
+            flags=launch.flags if launch else foreign.flags if foreign else {},
+            log=launch.log if launch else (foreign.log or "") if foreign else "",
+            epoch=launch.epoch if launch else None,
+            sglang=(answered.version if answered else None)
+            or (self.loads.version if self.loads else None)
+            or (launch.sglang if launch else None),
+            max_running=self.max_running if self.alive else None,
+            max_mamba=_first(
+                answered.max_mamba if answered else None,
+                ready.max_mamba if ready else None,
+                facts.max_mamba,
+            ),
+            kv_tokens=_first(
+                answered.kv_tokens if answered else None,
+                ready.kv_tokens if ready else None,
+                facts.kv_tokens,
+            ),
+        )
+
+    def state(self) -> ServerState:
+        now = time.time()
+        serving = self.status in ("ready", "draining", "stalled", "foreign")
+        usage = self.reader.usage if serving else None
+        metrics = self.metrics if serving else None
+        loads = self.loads if serving else None
+        kv = _first(
+            loads.kv_usage if loads else None,
+            metrics.kv_usage if metrics else None,
+            usage.kv_usage if usage else None,
+        )
+        mamba = _first(
+            metrics.mamba_usage if metrics else None, usage.mamba_usage if usage else None
+        )
+        retractions = metrics.retractions if metrics else None
+        return ServerState(
+            gpu=self.gpu,
+            state=self.status,
+            lights=self.lights,
+            phase=self.phase,
+            phase_since=self.phase_since,
+            running=self.running if serving else None,
+            queued=self.queued if serving else None,
+            gen_tok_s=self.gen_tok_s(now) if serving else None,
+            kv_usage=kv,
+            mamba_usage=mamba,
+            retractions=_first(retractions, self.reader.retractions) if serving else None,
+            dispatch=self.dispatched if self.in_flight is not None else "",
+            in_flight=self.in_flight,
+            cause=self.cause.text if self.cause is not None else "",
+        )
+
+    @property
+    def phase(self) -> str:
+        """What it is at, in words; empty while it simply serves."""
+        if self.doing:
+            return self.doing
+        if self.status not in ("starting", "warming"):
+            return ""
+        if self.reader.phase == "up":
+            return "proving itself"
+        percent = f" {self.reader.percent}%" if self.reader.percent is not None else ""
+        return f"{self.reader.phase}{percent}"
+
+    @property
+    def phase_since(self) -> float | None:
+        if self.status in ("starting", "warming"):
+            return self.reader.phase_since or (self.launch.asked if self.launch else None)
+        return None
+
+    def reading(self) -> Reading:
+        known = self.work if self.metrics is not None or self.reader.work else None
+        return Reading(
+            time=time.time(),
+            url=self.url,
+            alive=self.status in ("ready", "draining", "foreign"),
+            running=self.running,
+            queued=self.queued,
+            max_running=self.max_running,
+            tokens=None if known is None else int(known),
+        )
+
+
+def _first(*values: _N | None) -> _N | None:
+    return next((value for value in values if value is not None), None)
+
+
+def describe_status(status: int | None) -> str:
+    """A wait status in words: ``ended with exit status 1``, ``was killed by SIGKILL``."""
+    if status is None:
+        return "ended, nobody knows how,"
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

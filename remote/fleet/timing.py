@@ -1,0 +1,41 @@
+"""How often the fleet looks, and how long it waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """All in seconds."""
+
+    tick: float = 1.0
+    """Process tree and log."""
+    loads: float = 3.0
+    metrics: float = 3.0
+    info: float = 60.0
+    ports: float = 5.0
+    """Who listens on the ports of servers that are not ours."""
+    health: float = 25.0
+    """For one answer of ``/health`` (SGLang says no after 20 s)."""
+    proof: float = 600.0
+    """For the one real completion of a new server (kernels may have to be compiled)."""
+    stall: float = 90.0
+    """Requests in flight and no token for so long is a stall."""
+    stalled_restart: float = 120.0
+    """A server that has been stalled for so long is ended and started again."""
+    lost_child: float = 3.0
+    """A main process that outlives one of its children for so long has failed."""
+    abort: float = 15.0
+    """For the run's requests to come back after an abort."""
+    term: float = 20.0
+    """Between SIGTERM and SIGKILL when nothing of value is left in a server."""
+    kill: float = 15.0
+    """For a killed tree to be gone."""
+    memory: float = 60.0
+    """For a card's memory to be free again after its server has ended."""
+    holder: float = 15.0
+    """For a holder to say that its server runs."""
+    restart_first: float = 5.0
+    restart_most: float = 300.0
+    restarts_an_hour: int = 6

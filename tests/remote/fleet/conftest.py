@@ -1,0 +1,178 @@
+"""A workspace with servers that behave like SGLang, and everything ended afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from remote.fleet import processes
+from remote.fleet.fleet import Fleet
+from remote.fleet.records import Folder
+from remote.fleet.timing import Timing
+from remote.paths import Workspace
+from remote.protocol import Epoch, Flags, FleetSpec, TargetSpec
+
+FAST = Timing(
+    tick=0.1,
+    loads=0.2,
+    metrics=0.2,
+    info=2.0,
+    ports=0.5,
+    stall=2.0,
+    stalled_restart=3.0,
+    lost_child=0.5,
+    abort=3.0,
+    term=3.0,
+    restart_first=0.2,
+)
+
+
+@dataclass
+class FakeRun:
+    """The run's side: what it was told, and what it has open."""
+
+    told: list[tuple[int, str]] = field(default_factory=list)
+    servers: list[tuple[int, int | None, int | None, str]] = field(default_factory=list)
+    open: dict[int, int] = field(default_factory=dict)
+    alive: bool = True
+
+    def dispatch(self, gpu: int, do: str) -> None:
+        self.told.append((gpu, do))
+        if do == "abort":
+            self.open[gpu] = 0
+
+    def in_flight(self, gpu: int) -> int | None:
+        return self.open.get(gpu, 0) if self.alive else None
+
+    def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
+        self.servers.append((gpu, max_running, epoch, process))
+
+
+@dataclass
+class Events:
+    """What was emitted."""
+
+    all: list[tuple[str, str, int | None]] = field(default_factory=list)
+
+    def __call__(
+        self,
+        kind: str,
+        text: str,
+        *,
+        gpu: int | None = None,
+        level: str = "info",
+        who: str = "",
+    ) -> None:
+        self.all.append((kind, text, gpu))
+
+    def texts(self, kind: str) -> list[str]:
+        return [text for k, text, _ in self.all if k == kind]
+
+
+def free_base(count: int) -> int:
+    """A base port with ``count`` free ports from it on."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            base = int(probe.getsockname()[1])
+        if base + count > 65000:
+            continue
+        sockets = []
+        try:
+            for port in range(base, base + count):
+                one = socket.socket()
+                sockets.append(one)
+                one.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+        return base
+
+
+async def until(true: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, what or "it did not come to pass in time"
+        await asyncio.sleep(0.02)
+
+
+@dataclass
+class Site:
+    """One workspace and the fleets that were opened over it."""
+
+    root: Path
+    base: int
+    gpus: int
+    run: FakeRun = field(default_factory=FakeRun)
+    events: Events = field(default_factory=Events)
+    fleets: list[tuple[Fleet, asyncio.Task[None]]] = field(default_factory=list)
+
+    def spec(self, drain: float = 5.0, start: float = 60.0, **flags: object) -> TargetSpec:
+        typed: Flags = {k.replace("_", "-"): v for k, v in flags.items()}  # type: ignore[misc]
+        return TargetSpec(
+            name="test",
+            workspace=str(self.root),
+            python=sys.executable,
+            fleet=FleetSpec(
+                model="/models/tiny",
+                gpus=self.gpus,
+                base_port=self.base,
+                flags=typed,
+                drain_seconds=drain,
+                start_seconds=start,
+            ),
+        )
+
+    def epoch(self, spec: TargetSpec, number: int = 1) -> Epoch:
+        return Epoch(id=number, since=time.time(), flags=spec.fleet.flags)
+
+    def fleet(self, spec: TargetSpec, timing: Timing = FAST) -> Fleet:
+        """A fleet that is being watched."""
+        fleet = Fleet(Workspace(self.root), spec, run=self.run, emit=self.events, timing=timing)
+        self.fleets.append((fleet, asyncio.create_task(fleet.watch())))
+        return fleet
+
+    async def close(self, fleet: Fleet) -> None:
+        """What a killed agent leaves: nothing looks any more, the servers go on."""
+        for one, task in self.fleets:
+            if one is fleet:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await fleet.close()
+        self.fleets = [(f, t) for f, t in self.fleets if f is not fleet]
+
+    async def all_are(self, fleet: Fleet, state: str, seconds: float = 20.0) -> None:
+        await until(
+            lambda: all(s.state == state for s in fleet.states()),
+            seconds,
+            f"not all {state}: {fleet.states()}",
+        )
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    package = tmp_path / "sglang"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(Path(__file__).with_name("fake_server.py"), package / "launch_server.py")
+    made = Site(root=tmp_path, base=free_base(3), gpus=2)
+    yield made
+    for fleet, _ in list(made.fleets):
+        await made.close(fleet)
+    for gpu in range(made.gpus):
+        folder = Folder(Workspace(tmp_path).server(gpu))
+        launch = folder.launch()
+        running = folder.running(launch.launch) if launch is not None else None
+        if launch is not None and running is not None and running.identity is not None:
+            assert processes.end_tree(running.identity, launch.launch) == []

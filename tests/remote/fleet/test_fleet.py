@@ -1,0 +1,331 @@
+"""The fleet over real processes: up, ready, watched, adopted, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from remote.fleet import identity, processes, tail
+from remote.fleet.fleet import Fleet, FleetError
+from remote.fleet.records import Folder
+from remote.paths import Workspace
+from tests.remote.fleet.conftest import Site, until
+
+
+def pid_of(fleet: Fleet, gpu: int) -> int:
+    pid = next(info.pid for info in fleet.infos() if info.gpu == gpu)
+    assert pid is not None
+    return pid
+
+
+async def test_up_until_ready_then_down(site: Site) -> None:
+    spec = site.spec(mamba_scheduler_strategy="no_buffer", fake_load=0.8)
+    fleet = site.fleet(spec)
+    await fleet.adopt()
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    seen: set[str] = set()
+
+    def ready() -> bool:
+        seen.update(f"{s.state}:{s.phase}" for s in fleet.states())
+        return all(s.state == "ready" for s in fleet.states())
+
+    await until(ready)
+    assert "starting:loading weights" in seen
+    first = fleet.infos()[0]
+    assert (first.max_running, first.max_mamba, first.kv_tokens) == (72, 186, 200000)
+    assert first.sglang == "0.5.12"
+    assert first.epoch == 1
+    assert first.flags["mamba-scheduler-strategy"] == "no_buffer"
+    assert (0, "run") in site.run.told
+    assert [(gpu, slots, epoch) for gpu, slots, epoch, _ in sorted(site.run.servers)] == [
+        (0, 72, 1),
+        (1, 72, 1),
+    ]
+    await until(lambda: all(s.lights.http for s in fleet.states()))
+    assert all(s.lights.process for s in fleet.states())
+    assert [r.alive for r in fleet.readings()] == [True, True]
+
+    pids = [pid_of(fleet, gpu) for gpu in (0, 1)]
+    trees = [p.pid for s in map(fleet.server, (0, 1)) for p in s.tree]
+    assert len(trees) == 6
+    await fleet.down(None, who="ann")
+    assert [s.state for s in fleet.states()] == ["stopped", "stopped"]
+    assert all(identity.birth(pid) is None for pid in [*pids, *trees])
+    # 0.5.12 ends a clean drain with SIGKILL of itself: that is no crash.
+    launch = Folder(Workspace(site.root).server(0)).launch()
+    assert launch is not None
+    ended = Folder(Workspace(site.root).server(0)).exit(launch.launch)
+    assert ended is not None
+    assert ended.status == -9
+    assert not site.events.texts("server.failed")
+
+
+async def test_environment_of_a_server(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/agent/only")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/tmp/shared")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    script = site.root / "env.sh"
+    script.write_text("export CPATH=/usr/local/cuda/include\nFROM_SCRIPT=1\necho noise\n")
+    secrets = site.root / "secrets.env"
+    secrets.write_text("export HF_TOKEN='abc'\nAWS_SECRET_ACCESS_KEY=no\n")
+    secrets.chmod(0o600)
+    spec = site.spec()
+    spec = msgspec.structs.replace(spec, env_script=str(script), credentials_file=str(secrets))
+    fleet = site.fleet(spec)
+    await fleet.up([1], epoch=site.epoch(spec), who="ann")
+    path = site.root / f"env-{site.base + 1}.json"
+    await until(path.exists)
+    await until(lambda: path.read_text().endswith("}"))
+    env = json.loads(path.read_text())
+    assert env["CUDA_VISIBLE_DEVICES"] == "1"
+    assert env["PYTHONUNBUFFERED"] == "1"
+    assert env["CPATH"] == "/usr/local/cuda/include"
+    assert env["FROM_SCRIPT"] == "1"
+    assert env["HF_TOKEN"] == "abc"
+    assert not {"PYTHONPATH", "VIRTUAL_ENV", "PROMETHEUS_MULTIPROC_DIR"} & set(env)
+    assert not any(name.startswith("AWS_") for name in env)
+    assert "HF_TOKEN" not in (Workspace(site.root).server(1) / "launch.json").read_text()
+
+
+async def test_a_new_fleet_adopts_the_servers(site: Site) -> None:
+    spec = site.spec()
+    old = site.fleet(spec)
+    await old.up(None, epoch=site.epoch(spec, 7), who="ann")
+    await site.all_are(old, "ready")
+    pids = [pid_of(old, 0), pid_of(old, 1)]
+    await site.close(old)
+    os.kill(pids[1], signal.SIGKILL)
+    folder = Folder(Workspace(site.root).server(1))
+    launch = folder.launch()
+    assert launch is not None
+    await until(lambda: folder.exit(launch.launch))
+
+    site.run.servers.clear()
+    new = site.fleet(spec)
+    lines = await new.adopt()
+    assert f"GPU 0: runs, pid {pids[0]}, ready, epoch 7" in lines
+    assert any(line.startswith("GPU 1: ended") and "SIGKILL" in line for line in lines)
+    assert new.states()[0].state == "ready"
+    assert pid_of(new, 0) == pids[0]
+    assert site.run.servers[0][0] == 0
+    # It was wanted up, so it is started again, and the one that lives is left alone.
+    await site.all_are(new, "ready")
+    assert pid_of(new, 0) == pids[0]
+    assert pid_of(new, 1) != pids[1]
+    assert new.infos()[1].epoch == 7
+
+
+async def test_a_killed_server_fails_within_seconds_and_comes_back(site: Site) -> None:
+    spec = site.spec()
+    fleet = site.fleet(spec)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await site.all_are(fleet, "ready")
+    victim = pid_of(fleet, 0)
+    site.run.open[0] = 5
+    os.kill(victim, signal.SIGKILL)
+    await until(lambda: site.events.texts("server.failed"), 5)
+    assert "SIGKILL" in site.events.texts("server.failed")[0]
+    assert (0, "abort") in site.run.told
+    await site.all_are(fleet, "ready")
+    assert pid_of(fleet, 0) != victim
+
+
+async def test_a_lost_child_is_a_failed_server(site: Site) -> None:
+    """The main process goes on and answers, as it does when native code aborts the scheduler."""
+    spec = site.spec(fake_deaf=True)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    main = pid_of(fleet, 0)
+    scheduler = next(p for p in fleet.server(0).tree if p.pid != main)
+    os.kill(scheduler.pid, signal.SIGKILL)
+    await until(lambda: site.events.texts("server.failed"), 5)
+    assert f"process {scheduler.pid} is gone" in site.events.texts("server.failed")[0]
+    await until(lambda: identity.birth(main) is None)
+
+
+async def test_cause_from_the_log_and_no_restart_that_cannot_help(site: Site) -> None:
+    spec = site.spec(fake_die="weights")
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: site.events.texts("server.set_aside"))
+    state = fleet.states()[0]
+    assert state.state == "failed"
+    assert "out of GPU memory while loading weights" in state.cause
+    assert state.lights.process is False
+
+
+async def test_refused_command_line(site: Site) -> None:
+    spec = site.spec(fake_die="argparse")
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "failed")
+    assert "unrecognized arguments: --nope" in fleet.states()[0].cause
+
+
+async def test_fired_up_without_the_port_is_not_ready(site: Site) -> None:
+    """The loser of a fight for a port prints the last start-up line all the same."""
+    spec = site.spec(fake_false_up=30.0)
+    with socket.socket() as other:
+        fleet = site.fleet(spec)
+        await fleet.up([0], epoch=site.epoch(spec), who="ann")
+        other.bind(("127.0.0.1", site.base))
+        other.listen()
+        await until(lambda: fleet.states()[0].state == "failed")
+        assert f"port {site.base} is held by pid {os.getpid()}" in fleet.states()[0].cause
+        assert (0, "run") not in site.run.told
+
+
+async def test_a_taken_port_is_said_before_anything_is_started(site: Site) -> None:
+    spec = site.spec()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", site.base))
+        other.listen()
+        fleet = site.fleet(spec)
+        with pytest.raises(FleetError, match=f"port {site.base} .*pid {os.getpid()}"):
+            await fleet.up(None, epoch=site.epoch(spec), who="ann")
+        # The other one went ahead.
+        await until(lambda: fleet.states()[1].state == "ready")
+
+
+def by_hand(site: Site, log: Path, *flags: str) -> subprocess.Popen[bytes]:
+    """A server as an operator starts it in a terminal."""
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", "/models/other"]
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [*command, "--port", str(site.base), *flags],
+            cwd=site.root,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+
+async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
+    log = site.root / "hand.log"
+    hand = by_hand(site, log, "--mem-fraction-static", "0.85")
+    try:
+        spec = site.spec()
+        fleet = site.fleet(spec)
+        await until(lambda: fleet.states()[0].state == "foreign", 10)
+        info = fleet.infos()[0]
+        assert info.pid == hand.pid
+        assert info.flags["mem-fraction-static"] == 0.85
+        assert info.log == str(log)
+        await until(lambda: fleet.infos()[0].max_running == 37)
+        with pytest.raises(FleetError, match="not started by Stoker"):
+            await fleet.up([0], epoch=site.epoch(spec), who="ann")
+        with pytest.raises(FleetError, match="not started by Stoker"):
+            await fleet.down([0], who="ann")
+        assert hand.poll() is None
+    finally:
+        main = processes.identify(hand.pid)
+        assert main is not None
+        # Reaped first: a zombie of ours keeps its pid.
+        os.killpg(hand.pid, signal.SIGKILL)
+        await asyncio.to_thread(hand.wait)
+
+
+async def chat(url: str, tokens: int) -> str:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/chat/completions", json={"max_tokens": tokens}) as answer,
+    ):
+        body = await answer.json()
+        return str(body["choices"][0]["finish_reason"])
+
+
+async def test_down_waits_for_what_runs(site: Site) -> None:
+    spec = site.spec()
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    asked = asyncio.create_task(chat(fleet.url(0), 100))
+    await until(lambda: fleet.states()[0].running)
+    await fleet.down([0], who="ann")
+    assert await asked == "stop"
+    assert site.run.told[-1] == (0, "pause")
+
+
+async def test_down_aborts_after_the_bound_and_kills_a_drain_without_end(site: Site) -> None:
+    spec = site.spec(drain=0.5, fake_leak=True)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    main = pid_of(fleet, 0)
+    asked = asyncio.create_task(chat(fleet.url(0), 100_000))
+    await until(lambda: fleet.states()[0].running)
+    began = time.monotonic()
+    await fleet.down([0], who="ann")
+    assert await asked == "abort"
+    assert (0, "abort") in site.run.told
+    assert time.monotonic() - began < 12
+    assert identity.birth(main) is None
+    assert fleet.states()[0].state == "stopped"
+
+
+async def test_orphans_of_a_killed_server_are_ended(site: Site) -> None:
+    spec = site.spec(fake_orphan=True)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    tree = list(fleet.server(0).tree)
+    os.kill(tree[0].pid, signal.SIGKILL)
+    await until(lambda: all(identity.birth(p.pid) is None for p in tree))
+
+
+async def test_stall_is_told_by_tokens_not_by_health(site: Site) -> None:
+    spec = site.spec(enable_metrics=True)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    asked = asyncio.create_task(chat(fleet.url(0), 2000))
+    await until(lambda: fleet.states()[0].lights.tokens)
+    await until(lambda: fleet.states()[0].gen_tok_s)
+    (site.root / "hang").touch()
+    await until(lambda: fleet.states()[0].state == "stalled", 10)
+    assert fleet.states()[0].lights.tokens is False
+    assert site.run.told[-1] == (0, "pause")
+    (site.root / "hang").unlink()
+    await until(lambda: fleet.states()[0].state == "ready", 10)
+    assert site.run.told[-1] == (0, "run")
+    asked.cancel()
+
+
+async def test_a_stalled_server_is_started_again(site: Site) -> None:
+    spec = site.spec()
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    main = pid_of(fleet, 0)
+    (site.root / "hang").touch()
+    site.run.open[0] = 3
+    await until(lambda: fleet.states()[0].state == "stalled", 10)
+    await until(lambda: site.events.texts("server.failed"), 10)
+    (site.root / "hang").unlink()
+    site.run.open[0] = 0
+    await until(lambda: fleet.states()[0].state == "ready")
+    assert pid_of(fleet, 0) != main
+
+
+def test_log_is_rotated_between_two_servers_only(tmp_path: Path) -> None:
+    log = tmp_path / "sglang_gpu0.log"
+    log.write_bytes(b"x" * 10)
+    assert tail.rotate(log) is None
+    with log.open("r+b") as grown:
+        grown.truncate(tail.ROTATE_OVER + 1)
+    aside = tail.rotate(log)
+    assert aside == tmp_path / "sglang_gpu0.1.log"
+    assert aside.stat().st_size == tail.ROTATE_OVER + 1
+    assert not log.exists()
