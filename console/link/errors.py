@@ -1,0 +1,24 @@
+"""What a link can't do, in one line for people."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["unreachable", "refused", "timeout", "lost", "undeployed"]
+
+
+class LinkError(Exception):
+    """One line: what, and what to do.
+
+    ``kind``: ``unreachable`` no answer from the machine; ``refused`` it answered and a person has
+    to change something; ``timeout`` no answer in time; ``lost`` the link went before the answer
+    came, so its fate is unknown; ``undeployed`` there is no agent yet.
+    """
+
+    def __init__(self, text: str, kind: Kind = "refused") -> None:
+        super().__init__(text)
+        self.kind: Kind = kind
+
+
+class AuthError(LinkError):
+    """The login was refused: hosts lock out clients that try again at once."""
