@@ -223,11 +223,12 @@ def _go(verb: Awaitable[int]) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from console.app import run_console
-
     settings = _settings(options)
     target = settings.target(options.target)
-    return int(run_console(settings, target, read_only=options.read_only or target.read_only))
+    from console.app import run_console
+
+    run_console(settings, target, read_only=options.read_only or target.read_only)
+    return 0
 
 
 def _lab(options: argparse.Namespace) -> int:

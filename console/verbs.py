@@ -365,13 +365,13 @@ def check_prompts(path: Path) -> None:
         raise VerbError(f"{path}: the last line has no newline: is the file whole?")
 
 
-def _pushed(path: Path) -> Callable[[int], None] | None:
+def _pushed(path: Path) -> Callable[[int, int], None] | None:
     if not sys.stderr.isatty():
         return None
-    total = path.stat().st_size or 1
 
-    def show(sent: int) -> None:
-        print(f"\r{path.name}: {sent * 100 // total}% ", end="", file=sys.stderr, flush=True)
+    def show(sent: int, total: int) -> None:
+        share = sent * 100 // (total or 1)
+        print(f"\r{path.name}: {share}% ", end="", file=sys.stderr, flush=True)
 
     return show
 
