@@ -1,0 +1,339 @@
+"""Requests to OpenAI-compatible servers, and what their answers mean.
+
+httpx is the interface; under it stands aiohttp's connection pool (httpx-aiohttp), because
+httpcore's pool looks at every connection for every request (encode/httpcore#1035), which at 512
+in flight costs more than everything else together. Requests are not streamed. Connections are
+kept for less than the five seconds after which SGLang closes them (``SGLANG_TIMEOUT_KEEP_ALIVE``
+in its ``entrypoints/http_server.py``); where a kept one dies all the same before anything was
+answered, the request is sent once more without a word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from email.utils import parsedate_to_datetime
+from types import SimpleNamespace
+from typing import Any, Literal, TypeAlias
+
+import aiohttp
+import httpx
+import msgspec
+from httpx_aiohttp import AiohttpTransport
+from msgspec import Raw, Struct
+
+from remote.generate.outcomes import Answer
+from remote.generate.records import Usage, encode
+from remote.sglang import loads, metrics
+
+KEEP_ALIVE_S = 3.0
+_AGAIN_WITHIN_S = 2.0
+"""A kept connection that the server had closed shows itself at once."""
+
+Cause: TypeAlias = Literal[
+    "refused", "reset", "timeout", "busy", "server", "garbage", "abort", "denied", "rejected"
+]
+"""``busy``: come back later (429, 503 …); ``server``: another 5xx; ``garbage``: not an answer;
+``abort``: the server broke the answer off; ``denied``: wrong key, model or path, whatever the
+prompt; ``rejected``: this prompt will never do."""
+
+
+class TroubleError(Exception):
+    """A request that gave no answer."""
+
+    def __init__(
+        self, cause: Cause, text: str, status: int | None = None, after: float | None = None
+    ) -> None:
+        super().__init__(text)
+        self.cause: Cause = cause
+        self.text = text
+        self.status = status
+        self.after = after
+        """Seconds that the server asks to wait (Retry-After)."""
+
+
+class Sample(Struct):
+    """What a poll of one server said; None where it has no such number."""
+
+    running: int | None = None
+    queued: int | None = None
+    max_running: int | None = None
+    tokens: int | None = None
+    """A number that moves while tokens are produced."""
+
+
+class Identity(Struct):
+    """What ``/v1/models`` says."""
+
+    engine: str = ""
+    """``sglang``, ``vllm`` or whatever owns the model."""
+    model: str = ""
+    context: int | None = None
+    """Longest prompt and answer together, tokens."""
+
+
+class _Message(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # vLLM's name for it
+    tool_calls: Raw | None = None
+
+
+class _Choice(Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Details(Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None  # SGLang 0.5.12 has it here
+    completion_tokens_details: _Details | None = None
+
+
+class _Chat(Struct):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+    model: str = ""
+
+
+class _Model(Struct):
+    id: str = ""
+    owned_by: str = ""
+    max_model_len: int | None = None
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+_chat = msgspec.json.Decoder(_Chat).decode
+_kept: ContextVar[SimpleNamespace | None] = ContextVar("kept", default=None)
+
+
+async def _on_reuse(*_: Any) -> None:
+    if (box := _kept.get()) is not None:
+        box.reused = True
+
+
+class Client:
+    """One connection pool for all servers.
+
+    ``headers`` go with every request (API key). Silence is not judged here: a request waits
+    until it is answered, its connection dies, or its task is cancelled.
+    """
+
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_on_reuse)
+
+        def session() -> aiohttp.ClientSession:
+            connector = aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=KEEP_ALIVE_S, enable_cleanup_closed=True
+            )
+            return aiohttp.ClientSession(
+                connector=connector,
+                trace_configs=[trace],
+                read_bufsize=1 << 20,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+
+        self._http = httpx.AsyncClient(
+            transport=AiohttpTransport(client=session),
+            timeout=httpx.Timeout(None, connect=10.0, write=60.0),
+            headers={"content-type": "application/json", **(headers or {})},
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._http.aclose()
+
+    async def chat(self, server: str, body: dict[str, Any]) -> Answer:
+        """``POST /v1/chat/completions``, answered.
+
+        :raises TroubleError: no answer, whatever the reason.
+        """
+        data = encode(body)
+        box = SimpleNamespace(reused=False)
+        _kept.set(box)
+        began = time.monotonic()
+        try:
+            response = await self._post(server, data)
+        except TroubleError as trouble:
+            early = time.monotonic() - began < _AGAIN_WITHIN_S
+            if trouble.cause != "reset" or not box.reused or not early:
+                raise
+            response = await self._post(server, data)
+        if response.status_code != 200:
+            raise refusal(response.status_code, response.content, response.headers)
+        return read_answer(response.content)
+
+    async def _post(self, server: str, data: bytes) -> httpx.Response:
+        try:
+            return await self._http.post(f"{server}/v1/chat/completions", content=data)
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            raise _transport(error) from error
+
+    async def get(self, url: str, timeout: float) -> httpx.Response:
+        """A small GET, whatever it answers.
+
+        :raises TroubleError: nothing was answered in time.
+        """
+        try:
+            return await self._http.get(url, timeout=timeout)
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            raise _transport(error) from error
+
+    async def identify(self, server: str) -> Identity:
+        """``/v1/models``, as far as the server has it."""
+        response = await self.get(f"{server}/v1/models", 10.0)
+        if response.status_code != 200:
+            if response.status_code in (401, 403):
+                raise refusal(response.status_code, response.content, response.headers)
+            return Identity()
+        try:
+            models = msgspec.json.decode(response.content, type=_Models).data
+        except msgspec.DecodeError:
+            return Identity()
+        if not models:
+            return Identity()
+        return Identity(models[0].owned_by, models[0].id, models[0].max_model_len)
+
+    async def sample(self, server: str, engine: str) -> Sample:
+        """Ask a server how it is, by what its engine has; an empty sample where it has nothing."""
+        if engine == "vllm":
+            text = (await self.get(f"{server}/metrics", 3.0)).text
+            samples = metrics.parse(text)
+
+            def count(name: str) -> int | None:
+                value = metrics.total(samples, name)
+                return None if value is None else int(value)
+
+            return Sample(
+                running=count("vllm:num_requests_running"),
+                queued=count("vllm:num_requests_waiting"),
+                tokens=count("vllm:generation_tokens_total"),
+            )
+        if engine != "sglang":
+            return Sample()
+        response = await self.get(f"{server}/v1/loads?include=core", 3.0)
+        if response.status_code != 200:
+            return Sample()
+        try:
+            document = msgspec.json.decode(response.content)
+        except msgspec.DecodeError:
+            return Sample()
+        seen = loads.read_loads(document)
+        if seen is None:
+            return Sample()
+        # Tokens held by running requests: grows by one a step and request, so that it moves
+        # whenever the server works, also where it keeps no metrics.
+        used = sum(rank.get("num_used_tokens") or 0 for rank in document["loads"])
+        return Sample(seen.running, seen.queued, seen.max_running, used)
+
+    async def abort_all(self, server: str) -> None:
+        """Have SGLang break off everything; the requests come back with what they had so far."""
+        try:
+            await self._http.post(
+                f"{server}/abort_request", content=b'{"abort_all":true}', timeout=5.0
+            )
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            raise _transport(error) from error
+
+
+def read_answer(data: bytes) -> Answer:
+    """The answer in the body of a 200.
+
+    :raises TroubleError: it is none, or was broken off.
+    """
+    try:
+        chat = _chat(data)
+        choice = chat.choices[0]
+        data.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
+        text = f"answered 200 with no completion ({error})"
+        raise TroubleError("garbage", text[:300], 200) from None
+    if choice.finish_reason == "abort":
+        raise TroubleError("abort", "the server broke the answer off", 200)
+    message = choice.message
+    calls = message.tool_calls
+    usage = Usage()
+    if (said := chat.usage) is not None:
+        details = said.completion_tokens_details
+        reasoning = said.reasoning_tokens
+        if reasoning is None and details is not None:
+            reasoning = details.reasoning_tokens
+        usage = Usage(said.prompt_tokens or 0, said.completion_tokens or 0, reasoning or 0)
+    return Answer(
+        content=message.content,
+        reasoning=message.reasoning_content or message.reasoning,
+        tool_calls=None if calls is None or bytes(calls) in (b"null", b"[]") else calls.copy(),
+        finish_reason=choice.finish_reason,
+        usage=usage,
+        model=chat.model,
+    )
+
+
+def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> TroubleError:
+    """What a status other than 200 means."""
+    text = message_of(body) or f"HTTP {status}"
+    if status in (408, 409, 425, 429, 503):
+        return TroubleError("busy", text, status, retry_after(headers.get("retry-after")))
+    if status in (401, 403, 404, 405):
+        return TroubleError("denied", text, status)
+    if status == 400 and text.startswith("Duplicate request ID"):
+        return TroubleError("busy", text, status)
+    if 400 <= status < 500:
+        return TroubleError("rejected", text, status)
+    return TroubleError("server", text, status)
+
+
+def message_of(body: bytes) -> str:
+    """The message in an error body: SGLang's flat one, OpenAI's nested one, or a bare string."""
+    try:
+        document = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:200].decode("utf-8", "replace").strip()
+    if isinstance(document, dict):
+        inner = document.get("error", document)
+        if isinstance(inner, str):
+            return inner
+        if isinstance(inner, dict):
+            return str(inner.get("message") or inner.get("detail") or "")[:1000]
+    return str(document)[:200]
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds of a Retry-After header, given as seconds or as an HTTP date."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None
+
+
+def _transport(error: BaseException) -> TroubleError:
+    """What an exception below HTTP means. httpx-aiohttp maps several of aiohttp's to one of
+    httpx's, so that the original one is looked at."""
+    origin = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    text = str(origin) or type(origin).__name__
+    if isinstance(origin, aiohttp.ClientConnectorError | httpx.ConnectError):
+        return TroubleError("refused", f"cannot connect: {text}")
+    if isinstance(origin, aiohttp.ConnectionTimeoutError | httpx.ConnectTimeout) and not isinstance(
+        origin, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError
+    ):
+        return TroubleError("refused", "cannot connect: timed out")
+    if isinstance(origin, TimeoutError | aiohttp.ServerTimeoutError | httpx.TimeoutException):
+        return TroubleError("timeout", "timed out")
+    return TroubleError("reset", f"connection lost: {text}")

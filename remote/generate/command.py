@@ -1,0 +1,192 @@
+"""The command line of the run: parsed here, built here for the agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from remote.generate.settings import Settings, UsageError
+from remote.protocol import S3Spec, TargetSpec
+
+KEY_VARIABLES = ("STOKER_API_KEY", "OPENAI_API_KEY")
+"""Where the servers' API key is looked for: environment first, then the credentials file."""
+
+
+def argv(python: str, spec: TargetSpec, socket: Path | None) -> list[str]:
+    """The command that runs (or resumes) the generation of a target.
+
+    To be started in the workspace, with ``remote`` importable, in a session of its own.
+    """
+    run, fleet = spec.run, spec.fleet
+    command = [python, "-m", "remote.generate", "--prompts", run.prompts, "--output", run.output]
+    for gpu in range(fleet.gpus):
+        command += ["--server", f"http://127.0.0.1:{fleet.base_port + gpu}"]
+    command += ["--concurrency", str(run.concurrency), "--max-tokens", str(run.max_tokens)]
+    command += ["--retries", str(run.retries), "--endpoint", run.endpoint]
+    if not run.thinking:
+        command.append("--no-thinking")
+    if run.temperature is not None:
+        command += ["--temperature", str(run.temperature)]
+    if run.params:
+        command += ["--request", msgspec.json.encode(run.params).decode()]
+    if run.s3.bucket:
+        command += ["--s3", f"{run.s3.bucket}/{run.s3.prefix}"]
+        if run.s3.endpoint_url:
+            command += ["--s3-endpoint", run.s3.endpoint_url]
+    if spec.credentials_file:
+        command += ["--credentials", spec.credentials_file]
+    if socket is not None:
+        command += ["--agent", str(socket)]
+    return command
+
+
+def parser() -> argparse.ArgumentParser:
+    """Flags of ``python -m remote.generate``."""
+    p = argparse.ArgumentParser(
+        prog="python -m remote.generate",
+        description="Generate completions for a file of prompts on OpenAI-compatible servers. "
+        "SIGTERM drains; the same command again resumes. Exit status: 0 every prompt done; 1 "
+        "finished, but some given up, set aside or not uploaded; 2 wrong usage; 130 stopped or "
+        "drained with prompts left.",
+    )
+    add = p.add_argument
+    add("--prompts", type=Path, required=True, metavar="FILE", help="JSONL, one prompt a line")
+    add("--output", type=Path, required=True, metavar="DIR", help="run directory")
+    add("--server", action="append", default=[], metavar="URL", help="may be repeated")
+    add("--concurrency", default="auto", metavar="N|auto", help="requests per server")
+    add("--max-tokens", type=int, default=4096, metavar="N")
+    add("--no-thinking", action="store_true", help="ask chat templates for no reasoning")
+    add("--temperature", type=float, metavar="X")
+    add("--request", default="{}", metavar="JSON", help="further fields of every request")
+    add("--model", default="", help="model name to ask for (default: what the servers serve)")
+    add("--endpoint", default="chat", choices=("chat", "generate"))
+    add("--retries", type=int, default=3, metavar="N", help="after a failed attempt")
+    add("--s3", default="", metavar="BUCKET/PREFIX", help="upload sealed batches")
+    add("--s3-endpoint", default="", metavar="URL", help="an S3 service other than AWS")
+    add("--credentials", type=Path, metavar="FILE", help="KEY=VALUE lines, mode 0600")
+    add("--extend", action="store_true", help="the prompts file has grown: do the new ones too")
+    add("--accept-params", action="store_true", help="go on with other request parameters")
+    add("--agent", type=Path, metavar="SOCKET", help="the agent whose run this is")
+    add("--patience", type=float, default=180.0, metavar="S", help=argparse.SUPPRESS)
+    return p
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Checked settings.
+
+    :raises UsageError: an argument that cannot be meant.
+    """
+    concurrency: int | str = arguments.concurrency
+    if concurrency != "auto":
+        try:
+            concurrency = int(concurrency)
+        except ValueError:
+            raise UsageError(f"--concurrency {concurrency}: a number or auto") from None
+        if concurrency < 1:
+            raise UsageError("--concurrency: at least 1")
+    if arguments.max_tokens < 1:
+        raise UsageError("--max-tokens: at least 1")
+    if arguments.endpoint != "chat":
+        raise UsageError('--endpoint generate is not there yet; use "chat"')
+    try:
+        request = msgspec.json.decode(arguments.request)
+    except msgspec.DecodeError:
+        request = None
+    if not isinstance(request, dict):
+        raise UsageError("--request: a JSON object of request fields")
+    bucket, _, prefix = arguments.s3.removeprefix("s3://").partition("/")
+    return Settings(
+        prompts=arguments.prompts,
+        output=arguments.output,
+        servers=tuple(dict.fromkeys(server_url(text) for text in arguments.server)),
+        concurrency=concurrency,  # type: ignore[arg-type]
+        max_tokens=arguments.max_tokens,
+        thinking=not arguments.no_thinking,
+        temperature=arguments.temperature,
+        request=request,
+        model=arguments.model,
+        retries=arguments.retries,
+        extend=arguments.extend,
+        accept_params=arguments.accept_params,
+        s3=S3Spec(bucket, prefix, arguments.s3_endpoint),
+        agent=arguments.agent,
+        credentials=arguments.credentials,
+        patience=arguments.patience,
+    )
+
+
+def server_url(text: str) -> str:
+    """A server's base URL; a trailing ``/v1`` and slashes are dropped.
+
+    :raises UsageError: it is no HTTP URL.
+    """
+    url = text if "://" in text else f"http://{text}"
+    parts = urlsplit(url)
+    try:
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise UsageError(f"--server {text}: not a URL such as http://127.0.0.1:30000")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def read_credentials(path: Path | None) -> dict[str, str]:
+    """``KEY=VALUE`` lines (``export`` in front and quotes around are fine).
+
+    :raises UsageError: the file cannot be read.
+    """
+    if path is None:
+        return {}
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UsageError(f"--credentials {path}: {error.strerror}") from None
+    found = {}
+    for raw in text.splitlines():
+        name, separator, value = raw.strip().removeprefix("export ").partition("=")
+        if separator and name.strip().isidentifier():
+            found[name.strip()] = value.strip().strip("\"'")
+    return found
+
+
+def api_headers(environment: Mapping[str, str], credentials: Mapping[str, str]) -> dict[str, str]:
+    """The Authorization header, where a key is set."""
+    for source in (environment, credentials):
+        for name in KEY_VARIABLES:
+            if key := source.get(name):
+                return {"authorization": f"Bearer {key}"}
+    return {}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; the exit status."""
+    chosen = parser().parse_args(arguments)
+    try:
+        settings = settings_of(chosen)
+        if not settings.servers and settings.agent is None:
+            raise UsageError("no --server given: where should the prompts go?")
+        return _run(settings)
+    except UsageError as error:
+        print(f"remote.generate: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(settings: Settings) -> int:
+    from remote.generate.opening import open_run
+    from remote.generate.run import Run
+
+    headers = api_headers(os.environ, read_credentials(settings.credentials))
+    opened = open_run(settings)
+
+    async def life() -> int:
+        return await Run(settings, opened, headers).main()
+
+    return asyncio.run(life())

@@ -1,0 +1,273 @@
+"""The prompts file, read by index: line N of the file is prompt N.
+
+The offsets of all lines are found once, in one pass that also hashes the file and checks every
+line, and are kept beside the run (eight bytes a line, mapped, not loaded). A later start hashes
+again only when the file's size, modification time or inode changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from remote.generate.records import PromptsEntry
+
+_CHUNK = 4 << 20
+_HEAD = 512
+LONGEST = 64 << 20
+"""Bytes of one line that are read before the file is called broken."""
+
+
+class PromptsError(Exception):
+    """What is wrong with the prompts file and what to do, in one line."""
+
+
+class Prompt(Struct):
+    """One line of the prompts file; ``messages`` and ``tools`` stay as they stand there."""
+
+    messages: Raw
+    tools: Raw | None = None
+    id: Any = None
+    source: str | None = None
+    max_tokens: int | None = None
+    params: dict[str, Any] | None = None
+    mode: Literal["last", "each"] = "last"
+
+
+class _Message(Struct):
+    role: str
+
+
+class _Checked(Struct):
+    """The same line, looked at closely enough to tell a broken one."""
+
+    messages: list[_Message]
+    tools: list[dict[str, Any]] | None = None
+    source: str | None = None
+    max_tokens: int | None = None
+    params: dict[str, Any] | None = None
+    mode: Literal["last", "each"] = "last"
+
+
+decode = msgspec.json.Decoder(Prompt).decode
+_check = msgspec.json.Decoder(_Checked).decode
+
+
+class _Head(Struct):
+    sha256: str
+    bytes: int
+    lines: int
+    mtime_ns: int
+    inode: int
+
+
+def prompt_hash(line: bytes) -> str:
+    """Identity of one prompt: 16 hex digits of its line's sha256."""
+    return hashlib.sha256(line).hexdigest()[:16]
+
+
+class Prompts:
+    """An indexed prompts file, open."""
+
+    def __init__(self, path: Path, entry: PromptsEntry, index: Path) -> None:
+        self.path = path
+        self.entry = entry
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with index.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._offsets = memoryview(self._map)[_HEAD:].cast("Q")
+
+    def __len__(self) -> int:
+        return self.entry.lines
+
+    def line(self, index: int) -> bytes:
+        """The bytes of line ``index``, newline included."""
+        start, end = self._offsets[index], self._offsets[index + 1]
+        data = os.pread(self._fd, end - start, start)
+        if len(data) != end - start or data[-1:] != b"\n":
+            raise PromptsError(f"{self.path}: changed while it was read; put the old file back")
+        return data
+
+    def lines(self, indices: Iterable[int]) -> list[tuple[int, bytes]]:
+        """Several lines, for a reader in a thread."""
+        return [(index, self.line(index)) for index in indices]
+
+    def close(self) -> None:
+        """Let go of the file and the map."""
+        self._offsets.release()
+        self._map.close()
+        os.close(self._fd)
+
+
+def open_prompts(
+    path: Path,
+    index: Path,
+    known: list[PromptsEntry],
+    *,
+    extend: bool = False,
+    tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+) -> tuple[Prompts, list[PromptsEntry]]:
+    """Open the prompts of a run, making or renewing the index where needed.
+
+    ``known`` are the run's entries so far (empty for a new run). Returned with the open file
+    are the entries as they are now; where they differ from ``known`` the caller commits them
+    before it uses a new index.
+
+    :raises PromptsError: no such file, a broken line, or not the file that the run began with.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise PromptsError(
+            f"{path}: {(error.strerror or 'cannot be read').lower()}; name the prompts file "
+            "with --prompts"
+        ) from None
+    last = known[-1] if known else None
+    if last is not None:
+        same = (last.bytes, last.mtime_ns, last.inode) == (
+            stat.st_size,
+            stat.st_mtime_ns,
+            stat.st_ino,
+        )
+        head = _read_head(index)
+        if same and head is not None and (head.sha256, head.lines) == (last.sha256, last.lines):
+            return Prompts(path, last, index), known
+    head, shorter = _build(path, index, last, tell)
+    entry = PromptsEntry(
+        path=str(path),
+        sha256=head.sha256,
+        bytes=head.bytes,
+        lines=head.lines,
+        mtime_ns=head.mtime_ns,
+        inode=head.inode,
+    )
+    if last is None:
+        return Prompts(path, entry, index), [entry]
+    if entry.sha256 == last.sha256:
+        return Prompts(path, entry, index), [*known[:-1], entry]
+    if shorter != last.sha256:
+        index.unlink(missing_ok=True)
+        raise PromptsError(
+            f"{path}: not the prompts that this run began with (its first {last.lines} lines "
+            "differ); put the old file back or choose another --output"
+        )
+    if not extend:
+        raise PromptsError(
+            f"{path}: has grown from {last.lines} to {entry.lines} lines since this run began; "
+            "add --extend to generate the new ones too"
+        )
+    return Prompts(path, entry, index), [*known, entry]
+
+
+def _read_head(index: Path) -> _Head | None:
+    try:
+        with index.open("rb") as file:
+            raw = file.read(_HEAD)
+            size = os.fstat(file.fileno()).st_size
+        head = msgspec.json.decode(raw.rstrip(b"\0"), type=_Head)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return head if size == _HEAD + 8 * (head.lines + 1) else None
+
+
+def _build(
+    path: Path, index: Path, last: PromptsEntry | None, tell: Callable[[str], None]
+) -> tuple[_Head, str]:
+    """Index the file; also the sha256 of its first ``last.bytes`` bytes ("" if it is shorter)."""
+    temporary = index.with_name(index.name + ".tmp")
+    try:
+        with path.open("rb") as file, temporary.open("wb") as out:
+            head, shorter = _pass(path, file, out, last.bytes if last else -1, tell)
+            out.seek(0)
+            out.write(msgspec.json.encode(head).ljust(_HEAD, b"\0"))
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(index)
+    except OSError as error:
+        raise PromptsError(f"{error.filename or path}: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return head, shorter
+
+
+def _pass(
+    path: Path, file: Any, out: Any, boundary: int, tell: Callable[[str], None]
+) -> tuple[_Head, str]:
+    digest = hashlib.sha256()
+    shorter = ""
+    out.write(bytes(_HEAD))
+    stat = os.fstat(file.fileno())
+    offset = lines = told = 0
+    rest = b""
+    while block := file.read(_CHUNK):
+        at = offset + len(rest)
+        if at <= boundary <= at + len(block):
+            early = digest.copy()
+            early.update(block[: boundary - at])
+            shorter = early.hexdigest()
+        digest.update(block)
+        data = rest + block
+        cut = data.rfind(b"\n") + 1
+        if cut == 0 and len(data) > LONGEST:
+            raise PromptsError(f"{path}: line {lines + 1} is over {LONGEST >> 20} MiB long")
+        whole, rest = data[:cut], data[cut:]
+        starts = array("Q")
+        for number, line in enumerate(whole.splitlines(keepends=True) if cut else (), lines + 1):
+            try:
+                # bytes.splitlines also splits at a lone carriage return, which JSON text
+                # cannot hold inside a line that ends with a newline: such a piece is broken.
+                if line[-1:] != b"\n":
+                    raise PromptsError(f"{path}: line {number} holds a bare carriage return")
+                checked = _check(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise PromptsError(_broken(path, number, line, str(error))) from None
+            if not checked.messages:
+                raise PromptsError(_broken(path, number, line, "`messages` is empty"))
+            starts.append(offset)
+            offset += len(line)
+        try:
+            whole.decode()
+        except UnicodeDecodeError as error:
+            number = lines + 1 + whole[: error.start].count(b"\n")
+            raise PromptsError(_broken(path, number, b"", "not UTF-8")) from None
+        lines += len(starts)
+        if sys.byteorder == "big":
+            starts.byteswap()
+        starts.tofile(out)
+        if offset - told > 1 << 30:
+            told = offset
+            tell(f"indexing {path.name}: {lines:,} lines, {offset * 100 // stat.st_size}%")
+    if rest:
+        raise PromptsError(
+            f"{path}: line {lines + 1} has no newline at its end; the file may be cut off, or "
+            "still being written: complete it, or add the newline"
+        )
+    if not lines:
+        raise PromptsError(f"{path}: no prompts in it")
+    end = array("Q", [offset])
+    if sys.byteorder == "big":
+        end.byteswap()
+    end.tofile(out)
+    head = _Head(
+        sha256=digest.hexdigest(),
+        bytes=offset,
+        lines=lines,
+        mtime_ns=stat.st_mtime_ns,
+        inode=stat.st_ino,
+    )
+    return head, shorter
+
+
+def _broken(path: Path, number: int, line: bytes, why: str) -> str:
+    if line.strip() == b"" and why != "not UTF-8":
+        why = "blank"
+    return f'{path}: line {number}: {why}; every line is one JSON object with a "messages" list'

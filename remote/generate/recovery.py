@@ -1,0 +1,486 @@
+"""From whatever a killed run left behind to books that the writer can go on with.
+
+Sealed batches cost a stat each: what is in them is in their manifest line. Only the open batch
+and the side files are parsed. What cannot be explained by a crash is refused with file and line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from remote.generate import layout
+from remote.generate.disk import Disk, DiskFullError
+from remote.generate.ledger import Books, Tally
+from remote.generate.lock import RunLock
+from remote.generate.records import Batch, Pending, RunFile, Seen, undelta
+
+TODO, TAKEN, DONE, FAILED, ASIDE = range(5)
+"""States of a prompt, one byte each. ``TAKEN`` is this process's own: in flight or waiting."""
+
+
+class RecoveryError(Exception):
+    """The directory holds what no crash leaves: file, line and what to do, in one line."""
+
+
+@dataclass
+class Recovered:
+    """What the run starts from."""
+
+    books: Books
+    status: bytearray
+    failures: Counter[str] = field(default_factory=Counter)
+    """Given-up prompts by outcome."""
+    aside: Counter[str] = field(default_factory=Counter)
+    """Set-aside records by outcome."""
+    pending: list[Pending] = field(default_factory=list)
+    """Entries whose prompt is not done yet, oldest first."""
+    notes: list[str] = field(default_factory=list)
+    """What was mended, one line each."""
+    repaired: int = 0
+    """Lines cut, added or removed."""
+
+    @property
+    def done(self) -> int:
+        """Prompts with a record in a batch."""
+        return sum(b.records for b in self.books.batches.values()) + sum(
+            [self.books.tally.records, *(b.records for b in self.books.unlisted)]
+        )
+
+
+class _Index(Struct):
+    index: int
+
+
+class _Side(Struct):
+    index: int
+    outcome: str = "failed"
+
+
+_seen = msgspec.json.Decoder(Seen).decode
+_only_index = msgspec.json.Decoder(_Index).decode
+_batch = msgspec.json.Decoder(Batch).decode
+_pending = msgspec.json.Decoder(Pending).decode
+_INDEX = re.compile(rb'^\{\s*"index"\s*:\s*(\d+)', re.MULTILINE)
+_MARK = re.compile(rb"[^\0]")
+
+
+def read_run_file(folder: Path) -> RunFile | None:
+    """``run.json``, or None in a new directory or one of an earlier tool."""
+    path = folder / layout.RUN
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunFile)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise RecoveryError(
+            f"{path}: cannot be read ({error}); put it back from a copy, or remove it to have "
+            "the directory taken over as one of an earlier tool"
+        ) from None
+
+
+def recover(folder: Path, total: int, *, adopted: bool, disk: Disk | None = None) -> Recovered:
+    """Mend the directory and tell where the run stands. The caller holds the lock.
+
+    ``total`` is the number of prompts; ``adopted`` says that an earlier tool, which kept no
+    order between records and indices, began the directory.
+
+    :raises RecoveryError: something no crash explains, or no space to mend.
+    """
+    work = _Recovery(folder, total, adopted, disk or Disk())
+    try:
+        return work.run()
+    except DiskFullError as error:
+        raise RecoveryError(f"{folder}: disk full while mending ({error}); make room") from None
+    except OSError as error:
+        raise RecoveryError(f"{error.filename or folder}: {error.strerror}") from None
+
+
+class _Recovery:
+    def __init__(self, folder: Path, total: int, adopted: bool, disk: Disk) -> None:
+        self.folder = folder
+        self.total = total
+        self.adopted = adopted
+        self.disk = disk
+        self.out = Recovered(Books(), bytearray(total))
+        self.listed = bytearray(total)
+        """One byte a prompt: whether ``.done_indices`` has it."""
+        self.junk = 0
+        """Words of ``.done_indices`` that are no index; a torn last line counts, too."""
+
+    def run(self) -> Recovered:
+        sizes = {
+            entry.name: entry.stat().st_size
+            for entry in os.scandir(self.folder)
+            if entry.is_file(follow_symlinks=True)
+        }
+        for name in sizes:
+            if name.endswith(".tmp") and name.startswith("."):
+                (self.folder / name).unlink(missing_ok=True)
+        self._read_done()
+        self._manifest()
+        self._sealed(sizes)
+        self._open(sizes)
+        self._side(layout.FAILED, FAILED, self.out.failures)
+        self._side(layout.SET_ASIDE, ASIDE, self.out.aside)
+        self._mend_done()
+        self._pending()
+        return self.out
+
+    # --- batches ---
+
+    def _manifest(self) -> None:
+        path = self.folder / layout.MANIFEST
+        for number, _, raw in self._lines(path):
+            try:
+                batch = _batch(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise RecoveryError(f"{path}: line {number}: {error}") from None
+            if len(batch.indices) != batch.records:
+                raise RecoveryError(
+                    f"{path}: line {number}: {batch.records} records, {len(batch.indices)} indices"
+                )
+            self.out.books.batches[batch.name] = batch
+
+    def _sealed(self, sizes: dict[str, int]) -> None:
+        books, batches, status = self.out.books, self.out.books.batches, self.out.status
+        books.width = layout.digits(sorted([*sizes, *batches]))
+        files = {name: n for name in sizes if (n := layout.batch_number(name)) is not None}
+        known = {name: n for name in batches if (n := layout.batch_number(name)) is not None}
+        newest = max(files.values(), default=0)
+        books.number = max([newest, *known.values()], default=0) + 1
+        only_s3 = 0
+        for name, batch in batches.items():
+            size = sizes.get(name)
+            if size is None and batch.state == "sealed":
+                raise RecoveryError(
+                    f"{self.folder / name}: in {layout.MANIFEST} but not here, and never "
+                    "uploaded; put it back, or remove its line there to generate it again"
+                )
+            if size is None:
+                only_s3 += batch.state == "uploaded"
+            elif size != batch.bytes:
+                raise RecoveryError(
+                    f"{self.folder / name}: {size} bytes, but {layout.MANIFEST} says "
+                    f"{batch.bytes}; put the right file back"
+                )
+            try:
+                marks = map(status.__setitem__, undelta(batch.indices), repeat(DONE))
+                deque(marks, maxlen=0)
+            except IndexError:
+                raise RecoveryError(
+                    f"{self.folder / name}: holds prompt {sum(batch.indices)}, but the prompts "
+                    f"file ends at {self.total - 1}; this is not its run"
+                ) from None
+        if status.count(DONE) != sum(batch.records for batch in batches.values()):
+            raise RecoveryError(self._twice())
+        if only_s3:
+            self.out.notes.append(f"{only_s3} uploaded batches are no longer here, only in S3")
+        for name, number in sorted(files.items(), key=lambda item: item[1]):
+            if name not in batches:
+                tally = self._batch_file(self.folder / name, mend=number == newest)
+                if tally.records:
+                    books.unlisted.append(tally.batch(name))
+                else:
+                    raise RecoveryError(f"{self.folder / name}: no whole record in it; remove it")
+        if books.unlisted:
+            self.disk.sync_folder(self.folder)
+
+    def _twice(self) -> str:
+        """Which prompt two sealed batches have."""
+        first: dict[int, str] = {}
+        for name, batch in self.out.books.batches.items():
+            for index in undelta(batch.indices):
+                if index in first:
+                    return (
+                        f"{self.folder / name}: holds prompt {index}, which {first[index]} has "
+                        f"as well; move one of the two, and its line in {layout.MANIFEST}, away"
+                    )
+                first[index] = name
+        return f"{self.folder / layout.MANIFEST}: its lines do not add up"
+
+    def _open(self, sizes: dict[str, int]) -> None:
+        books = self.out.books
+        names = [name for name in sizes if layout.open_number(name) is not None]
+        if len(names) > 1:
+            raise RecoveryError(
+                f"{self.folder}: {' and '.join(sorted(names))}: two open batches; move the "
+                "wrong one out of the way"
+            )
+        for name in names:
+            number = layout.open_number(name)
+            assert number is not None
+            path = self.folder / name
+            if number != books.number or name != layout.batch_name(number, books.width) + ".open":
+                raise RecoveryError(
+                    f"{path}: the next batch should be "
+                    f"{layout.batch_name(books.number, books.width)}; move it out of the way"
+                )
+            books.tally = self._batch_file(path, mend=True)
+
+    def _batch_file(self, path: Path, *, mend: bool) -> Tally:
+        """Parse a batch; with ``mend``, what follows its last good line is cut off."""
+        tally = Tally()
+        status = self.out.status
+        fd = self.disk.open(path)
+        try:
+            for number, offset, raw in _split(path):
+                seen = self._record(raw)
+                if seen is None:
+                    if not mend:
+                        raise RecoveryError(
+                            f"{path}: line {number}: not a record (a JSON object with an "
+                            'integer "index"); mend or remove the line'
+                        )
+                    self._cut(fd, path, offset, number)
+                    break
+                if seen.index >= self.total or seen.index < 0:
+                    raise RecoveryError(
+                        f"{path}: line {number}: prompt {seen.index}, but the prompts file "
+                        f"ends at {self.total - 1}; this is not its run"
+                    )
+                if status[seen.index] == DONE:
+                    raise RecoveryError(
+                        f"{path}: line {number}: prompt {seen.index} has a record already; "
+                        "remove one of the two"
+                    )
+                status[seen.index] = DONE
+                tally.add(seen, raw)
+            self.disk.sync(fd, path)
+        finally:
+            os.close(fd)
+        return tally
+
+    def _record(self, raw: bytes) -> Seen | None:
+        if raw[-1:] != b"\n":
+            return None
+        try:
+            raw.decode()
+            return _seen(raw)
+        except UnicodeDecodeError:
+            return None
+        except msgspec.DecodeError:
+            pass
+        try:
+            return Seen(_only_index(raw).index)
+        except msgspec.DecodeError:
+            return None
+
+    # --- the other files ---
+
+    def _side(self, name: str, state: int, counts: Counter[str]) -> None:
+        path = self.folder / name
+        if self.adopted and state == FAILED and not (self.folder / layout.MANIFEST).exists():
+            if path.exists():
+                target = layout.retired(self.folder, name)
+                self.disk.rename(path, target)
+                self.out.notes.append(f"{name} of the earlier tool is now {target.name}")
+            return
+        status = self.out.status
+        for number, _, raw in self._lines(path):
+            try:
+                side = msgspec.json.decode(raw, type=_Side)
+                had = status[side.index] if side.index >= 0 else None
+            except msgspec.DecodeError as error:
+                raise RecoveryError(f"{path}: line {number}: {error}") from None
+            except IndexError:
+                had = None
+            if had is None:
+                raise RecoveryError(
+                    f"{path}: line {number}: prompt {side.index}, but the prompts file ends at "
+                    f"{self.total - 1}; this is not its run"
+                )
+            if had != TODO:
+                raise RecoveryError(
+                    f"{path}: line {number}: prompt {side.index} has a record elsewhere as "
+                    "well; remove one of the two"
+                )
+            status[side.index] = state
+            counts[side.outcome] += 1
+
+    def _read_done(self) -> None:
+        listed, total = self.listed, self.total
+        for block in _blocks(self.folder / layout.DONE):
+            words = block.split()
+            if block[-1:] != b"\n" and words:
+                words.pop()
+                self.junk += 1
+            try:
+                deque(map(listed.__setitem__, map(int, words), repeat(1)), maxlen=0)
+            except (ValueError, IndexError):
+                for word in words:
+                    if word.isdigit() and int(word) < total:
+                        listed[int(word)] = 1
+                    else:
+                        self.junk += 1
+
+    def _mend_done(self) -> None:
+        listed, done = self.listed, self.out.status.translate(_IS_DONE)
+        if listed == done and not self.junk:
+            return
+        missing = _differences(done, listed)
+        extra = _differences(listed, done)
+        self.out.repaired += len(missing) + len(extra) + self.junk
+        if extra or self.junk:
+            self.out.notes.append(
+                f"{len(extra) + self.junk} lines of {layout.DONE} had no record: removed"
+            )
+            self._rewrite_done(listed, done)
+        if missing:
+            self.out.notes.append(f"{len(missing)} records were not yet in {layout.DONE}: added")
+            self.out.books.unindexed = missing
+
+    def _rewrite_done(self, listed: bytearray, done: bytes | bytearray) -> None:
+        both = int.from_bytes(listed, "little") & int.from_bytes(done, "little")
+        lines = bytearray()
+        for match in _MARK.finditer(both.to_bytes(self.total, "little")):
+            lines += b"%d\n" % match.start()
+        self.disk.replace(self.folder / layout.DONE, bytes(lines))
+
+    def _pending(self) -> None:
+        path = self.folder / layout.PENDING
+        latest: dict[int, Pending] = {}
+        bad = 0
+        for _, _, raw in _split(path):
+            try:
+                entry = _pending(raw) if raw[-1:] == b"\n" else None
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                entry = None
+            if entry is None or not 0 <= entry.index < self.total:
+                bad += 1
+            elif self.out.status[entry.index] == TODO:
+                latest.pop(entry.index, None)
+                latest[entry.index] = entry
+        if bad:
+            self.out.repaired += bad
+            self.out.notes.append(f"{bad} torn lines of {layout.PENDING} dropped")
+        self.out.pending = list(latest.values())
+        if path.exists():
+            lines = b"".join(msgspec.json.encode(e) + b"\n" for e in self.out.pending)
+            if len(lines) != path.stat().st_size:
+                self.disk.replace(path, lines)
+
+    # --- cutting ---
+
+    def _lines(self, path: Path) -> Iterator[tuple[int, int, bytes]]:
+        """Lines of a side file; from the first broken one on they are cut off."""
+        good = 0
+        for number, offset, raw in _split(path):
+            if raw[-1:] == b"\n" and _is_object(raw):
+                good = offset + len(raw)
+                continue
+            with path.open("rb") as file:
+                file.seek(offset + len(raw))
+                after = any(map(_is_object, file))
+            if path.name == layout.MANIFEST and after:
+                # Its lines are synced one by one, so that a crash harms only the last one.
+                raise RecoveryError(f"{path}: line {number}: broken, with good ones after it")
+            fd = self.disk.open(path)
+            try:
+                self._cut(fd, path, good, number)
+                self.disk.sync(fd, path)
+            finally:
+                os.close(fd)
+            break
+        yield from _split(path)
+
+    def _cut(self, fd: int, path: Path, offset: int, number: int) -> None:
+        """Save what follows ``offset`` under ``torn/``, then cut it off."""
+        with path.open("rb") as file:
+            file.seek(offset)
+            rest = file.read()
+        if path.name.startswith("completions_") and not self.adopted:
+            for match in _INDEX.finditer(rest):
+                index = int(match[1])
+                if index < self.total and self.listed[index] and self.out.status[index] != DONE:
+                    raise RecoveryError(
+                        f"{path}: line {number}: broken, though {layout.DONE} has prompt {index} "
+                        "of it: damage, not a torn end; mend the line, or remove "
+                        f"{index} from {layout.DONE} to generate it again"
+                    )
+        torn = self.folder / layout.TORN
+        if not torn.exists():
+            torn.mkdir()
+            self.disk.sync_folder(self.folder)
+        self.disk.replace(torn / f"{path.name}.{offset}", rest)
+        self.disk.truncate(fd, path, offset)
+        self.out.repaired += 1
+        self.out.notes.append(
+            f"{path.name}: {len(rest)} bytes from line {number} on were torn: now in "
+            f"{layout.TORN}/{path.name}.{offset}"
+        )
+
+
+_IS_DONE = bytes(state == DONE for state in range(256))
+
+
+def _differences(a: bytes | bytearray, b: bytes | bytearray) -> list[int]:
+    """Where ``a`` has a mark and ``b`` has none."""
+    ones = int.from_bytes(a, "little")
+    only = ones & ~int.from_bytes(b, "little")
+    return [m.start() for m in _MARK.finditer(only.to_bytes(len(a), "little"))] if only else []
+
+
+def _is_object(raw: bytes) -> bool:
+    try:
+        msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        raw.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _split(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Number (from 1), offset and bytes of each line; nothing where there is no file."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        offset = 0
+        for number, raw in enumerate(file, 1):
+            yield number, offset, raw
+            offset += len(raw)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The file in pieces that end with a newline, except perhaps the last."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        while block := file.read(1 << 20):
+            yield block + (file.readline() if block[-1:] != b"\n" else b"")
+
+
+def retry_failed(folder: Path, *, set_aside: bool = False) -> str:
+    """Give the given-up prompts (by option those set aside too) another life at the next start.
+
+    :raises LockedError: a run is at work there.
+    :returns: one line of what was done.
+    """
+    if not folder.is_dir():
+        raise RecoveryError(f"{folder}: no such run directory")
+    lock = RunLock(folder)
+    try:
+        moved = []
+        for name in (layout.FAILED, *([layout.SET_ASIDE] if set_aside else [])):
+            path = folder / name
+            if path.exists() and path.stat().st_size:
+                count = sum(1 for _ in _split(path))
+                target = layout.retired(folder, name)
+                path.rename(target)
+                moved.append(f"{count} of {name} (now {target.name})")
+        Disk().sync_folder(folder)
+    finally:
+        lock.release()
+    return "to be tried again: " + " and ".join(moved) if moved else "nothing to try again"

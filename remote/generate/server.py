@@ -1,0 +1,242 @@
+"""One server as the dispatcher sees it: slots, breaker, probation, signs of life.
+
+Nothing here does I/O; times are ``time.monotonic()`` seconds given by the caller.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from remote.generate.job import Job
+from remote.generate.ledger import Entry
+from remote.generate.outcomes import KEPT
+
+PROBATION = 16
+"""First answers of a server process that wait until all of them can be judged together."""
+MARGIN = 4
+"""Requests above what a server runs at once, so that its queue never runs dry."""
+UNKNOWN = 32
+"""Slots of a server that does not say what it runs, to begin with."""
+FAILURES = 5
+"""Failures in a row that open the breaker."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+
+
+@dataclass(slots=True)
+class Held:
+    """An answer that waits for the end of its server's probation."""
+
+    job: Job
+    entry: Entry
+    outcome: str
+    likeness: Hashable
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Closed: requests flow. Open: none until a trial completion is answered."""
+
+    is_open: bool = True
+    """A server begins untried, so the first thing it gets is a trial."""
+    failures: int = 0
+    pause: float = FIRST_PAUSE_S
+    retry_at: float = 0.0
+    closed_at: float = 0.0
+    trying: bool = False
+
+    def succeeded(self) -> None:
+        """A request was answered."""
+        self.failures = 0
+
+    def failed(self, now: float, *, gone: bool = False) -> None:
+        """A request failed by the server's fault; ``gone``: it does not even take connections."""
+        self.failures += 1
+        if not self.is_open and (gone or self.failures >= FAILURES):
+            self.open(now)
+
+    def open(self, now: float, *, wait: float = 0.0) -> None:
+        """Stop sending; the first trial comes at once, or after ``wait`` seconds."""
+        if now - self.closed_at > 30.0:
+            self.pause = FIRST_PAUSE_S
+        self.is_open = True
+        self.retry_at = now + wait
+
+    def trial_failed(self, now: float) -> None:
+        """Still not well: the next trial comes later, by a jittered and growing pause."""
+        self.trying = False
+        self.retry_at = now + self.pause * random.uniform(0.7, 1.3)
+        self.pause = min(self.pause * 2, LONGEST_PAUSE_S)
+
+    def close(self, now: float) -> None:
+        """The trial was answered."""
+        self.trying = self.is_open = False
+        self.failures = 0
+        self.closed_at = now
+
+
+@dataclass(eq=False)
+class Server:
+    """State of one server; ``url`` is its identity."""
+
+    url: str
+    gpu: int | None = None
+    epoch: int | None = None
+    process: str = ""
+    """Identity of the server process where the agent knows it, else made up by the run."""
+    dispatch: Literal["run", "pause", "abort"] = "run"
+    wanted: int | Literal["auto"] = "auto"
+    engine: str = ""
+    model: str = ""
+    context: int | None = None
+
+    breaker: Breaker = field(default_factory=Breaker)
+    flying: dict[Job, object] = field(default_factory=dict)
+    """Jobs in flight → their tasks."""
+    said: int | None = None
+    """What it says it runs at once."""
+    ceiling: int | None = None
+    """Fewer slots than that, while it cannot keep up."""
+    rest_until: float = 0.0
+    """No new request before this (it asked for a pause)."""
+    crowded: int = 0
+    regained: int = 0
+    tokens: int | None = None
+    queued: int | None = None
+    running: int | None = None
+    sampled_at: float = 0.0
+    sign_at: float = 0.0
+    """Last sign of life: an answer, its token counter moving, or the first request in flight."""
+    has_counter: bool = False
+    slowest: float = 0.0
+    """Longest time an answer of it took, s."""
+
+    proved: bool = False
+    held: list[Held] = field(default_factory=list)
+    last: deque[tuple[str, Hashable]] = field(default_factory=lambda: deque(maxlen=PROBATION))
+    stopped: str = ""
+    """Why nothing more is sent to it, until another process stands there."""
+
+    completed: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    checked: bool = False
+    """Its first trial has come to an end, well or not."""
+    incarnation: int = 0
+
+    @property
+    def slots(self) -> int:
+        """Requests it should have in flight."""
+        if self.wanted == "auto":
+            base = UNKNOWN if self.said is None else self.said
+            slots = base + MARGIN
+        else:
+            slots = self.wanted
+        return slots if self.ceiling is None else max(1, min(slots, self.ceiling))
+
+    def room(self, now: float) -> int:
+        """Slots that may be filled now."""
+        if self.dispatch != "run" or self.breaker.is_open or self.stopped or now < self.rest_until:
+            return 0
+        return self.slots - len(self.flying)
+
+    @property
+    def state(self) -> str:
+        """One word for people and progress.json."""
+        if self.dispatch != "run":
+            return self.dispatch
+        if self.stopped:
+            return "stopped"
+        if self.breaker.is_open:
+            return "open"
+        return "run" if self.proved else "probation"
+
+    def silence_window(self, patience: float) -> float:
+        """Seconds without a sign of life after which what is in flight is given up."""
+        if self.has_counter:
+            return patience
+        return max(7.5 * patience, 3.0 * self.slowest)
+
+    def heard(
+        self,
+        now: float,
+        *,
+        running: int | None,
+        queued: int | None,
+        max_running: int | None,
+        tokens: int | None,
+    ) -> None:
+        """Take one sample of its numbers."""
+        self.running, self.queued, self.sampled_at = running, queued, now
+        if max_running:
+            self.said = max_running
+        if tokens is not None:
+            if tokens != self.tokens:
+                self.sign_at = now
+                self.has_counter = self.has_counter or self.tokens is not None
+            self.tokens = tokens
+        self._fit(running, queued)
+
+    def _fit(self, running: int | None, queued: int | None) -> None:
+        """Fewer slots while more requests queue there than ``auto`` adds, more when they don't."""
+        if self.wanted != "auto" or running is None or queued is None:
+            return
+        if queued > 2 * MARGIN:
+            self.crowded += 1
+            if self.crowded >= 3:
+                self.ceiling = max(1, running + MARGIN)
+        else:
+            self.crowded = 0
+            if self.ceiling is not None and queued <= MARGIN:
+                self.ceiling += MARGIN
+                if self.ceiling >= (UNKNOWN if self.said is None else self.said) + MARGIN:
+                    self.ceiling = None
+            if self.said is None and queued == 0 and len(self.flying) >= self.slots:
+                self.said = running + MARGIN  # it runs all it gets: try more
+
+    def refused_work(self, now: float, after: float | None) -> None:
+        """It answered 429 or 503: a short rest, and fewer slots for a while."""
+        self.rest_until = now + (after if after is not None else random.uniform(0.5, 1.5))
+        self.ceiling = max(1, min(self.slots, len(self.flying)))
+
+    def grow(self) -> None:
+        """An answer came: where it keeps up again, give a slot back."""
+        if self.ceiling is not None and self.queued is None:
+            self.regained += 1
+            if self.regained >= self.ceiling:
+                self.regained = 0
+                self.ceiling += 1
+
+    def new_process(self, process: str) -> None:
+        """Another process stands there: it has to prove itself, and nothing is known of it."""
+        self.process = process
+        self.proved = False
+        self.stopped = ""
+        self.last.clear()
+        self.ceiling = None
+        self.tokens = None
+
+    def note(self, outcome: str, likeness: Hashable) -> None:
+        """Remember an answer for :meth:`degenerate`."""
+        self.last.append((outcome, likeness))
+
+    def degenerate(self) -> str:
+        """Why the last sixteen answers are no work of a sound server; empty where they may be."""
+        if len(self.last) < PROBATION:
+            return ""
+        return degenerate(list(self.last))
+
+
+def degenerate(answers: list[tuple[str, Hashable]]) -> str:
+    """The verdict on a full set of (outcome, likeness): empty where it is sound."""
+    if len({likeness for _, likeness in answers}) == 1:
+        return f"its last {len(answers)} answers, to different prompts, are all alike"
+    bad = [outcome for outcome, _ in answers if outcome not in KEPT]
+    if 2 * len(bad) > len(answers):
+        worst = max(set(bad), key=bad.count)
+        return f"{len(bad)} of its last {len(answers)} answers are no good (mostly {worst})"
+    return ""

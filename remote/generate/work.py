@@ -1,0 +1,117 @@
+"""The one queue: prompts not yet sent, and those to be sent again."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from itertools import count
+
+import msgspec
+
+from remote.generate.job import Job
+from remote.generate.prompts import decode
+from remote.generate.recovery import TAKEN, TODO
+
+_LOOK = 32
+"""How far a server looks past prompts that it failed itself."""
+
+
+class Work:
+    """Hands out the longest-waiting prompt that is ready.
+
+    ``status`` is the run's state array (one byte a prompt). Fresh lines come from a reader
+    outside: :meth:`wanted` says which, :meth:`feed` brings them.
+    """
+
+    def __init__(self, status: bytearray) -> None:
+        self._status = status
+        self._cursor = 0
+        self._fresh: deque[tuple[int, bytes]] = deque()
+        self._ready: deque[Job] = deque()
+        self._later: list[tuple[float, int, Job]] = []
+        self._order = count()
+        self.reading = False
+        self.exhausted = False
+
+    def __len__(self) -> int:
+        """Prompts held in memory: read ahead, ready again, or waiting for their time."""
+        return len(self._fresh) + len(self._ready) + len(self._later)
+
+    @property
+    def waiting_retry(self) -> int:
+        """Prompts to be sent again."""
+        return len(self._ready) + len(self._later)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to hand out, now or later."""
+        return self.exhausted and not self.reading and not len(self)
+
+    def wanted(self, ahead: int) -> list[int]:
+        """Indices to read so that ``ahead`` fresh prompts are at hand; they are marked taken."""
+        need = ahead - len(self._fresh)
+        if need < (ahead + 1) // 2:
+            return []
+        indices: list[int] = []
+        while len(indices) < need:
+            at = self._status.find(TODO, self._cursor)
+            if at < 0:
+                self.exhausted = True
+                break
+            self._status[at] = TAKEN
+            self._cursor = at + 1
+            indices.append(at)
+        return indices
+
+    def feed(self, lines: list[tuple[int, bytes]]) -> None:
+        """Lines that :meth:`wanted` asked for."""
+        self._fresh.extend(lines)
+
+    def take(self, now: float, server: object, *, alone: bool) -> Job | None:
+        """The next prompt for a server; ``alone``: no other server could take it instead."""
+        while self._later and self._later[0][0] <= now:
+            self._ready.append(heapq.heappop(self._later)[2])
+        for at, job in enumerate(self._ready):
+            if alone or job.avoid is not server:
+                del self._ready[at]
+                return job
+            if at >= _LOOK:
+                break
+        if self._fresh:
+            index, line = self._fresh.popleft()
+            return Job(index, line, decode(line))
+        return None
+
+    def again(self, job: Job, now: float, *, wait: bool) -> None:
+        """Send it again: at once, or after a jittered pause that grows with its failures."""
+        if not wait:
+            self._ready.append(job)
+            return
+        pause = min(30.0, 0.5 * 2 ** min(job.attempts + job.free // 2, 10))
+        job.ready_at = now + pause * random.uniform(0.5, 1.5)
+        heapq.heappush(self._later, (job.ready_at, next(self._order), job))
+
+    def next_at(self) -> float | None:
+        """When the next waiting prompt becomes ready."""
+        return self._later[0][0] if self._later else None
+
+
+def check_line(line: bytes) -> str:
+    """Why a prompt's line cannot be sent at all; empty where it can."""
+    try:
+        roles = msgspec.json.decode(line, type=_Roles)
+    except msgspec.DecodeError as error:
+        return str(error)
+    if roles.messages[-1].role == "assistant":
+        # SGLang would quietly make a user turn of it (entrypoints/openai/serving_chat.py).
+        return "the last message is the assistant's; a prompt ends with a user or tool turn"
+    return ""
+
+
+class _Role(msgspec.Struct):
+    role: str
+
+
+class _Roles(msgspec.Struct):
+    messages: list[_Role]

@@ -1,0 +1,212 @@
+"""A small OpenAI-compatible server with faults to order, in a process of its own.
+
+``POST /_set`` changes its behaviour while it runs, ``GET /_seen`` tells what it got.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import random
+from typing import Any
+
+from aiohttp import web
+
+
+class Engine:
+    """Behaviour and memory of one server."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.delay = 0.0
+        self.mode = "ok"
+        self.share = 1.0
+        """Share of the requests that ``mode`` applies to."""
+        self.size = 200
+        self.max_running = 16
+        self.limit = 0
+        """More than so many at once get a 503; 0 is no limit."""
+        self.engine = "sglang"
+        self.model = "tiny"
+        self.key = ""
+        self.tokens = 0
+        self.running = 0
+        self.peak = 0
+        self.seen: list[int] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.keep_bodies = False
+        self.aborting: set[asyncio.Event] = set()
+        self.random = random.Random(1)
+        self.change(settings)
+
+    def change(self, settings: dict[str, Any]) -> None:
+        """Set attributes."""
+        for name, value in settings.items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """One completion, or the fault of the hour."""
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        body = await request.json()
+        text = str(body["messages"][-1].get("content"))
+        check = text.startswith("Reply with the word")
+        if not check:
+            self.seen.append(int(text.split()[1]) if text.startswith("prompt ") else -1)
+            if self.keep_bodies:
+                self.bodies.append(body)
+        mode = self.mode if self.random.random() < self.share else "ok"
+        if check and mode not in ("500", "503", "hang", "reset"):
+            mode = "ok"
+        if self.limit and self.running >= self.limit:
+            mode = "503"
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        broken_off = asyncio.Event()
+        self.aborting.add(broken_off)
+        try:
+            if self.delay and not check:
+                try:
+                    wait = self.delay * self.random.uniform(0.5, 1.5)
+                    await asyncio.wait_for(broken_off.wait(), wait)
+                except TimeoutError:
+                    pass
+            if mode == "hang":
+                await broken_off.wait() if not check else await asyncio.sleep(3600)
+            if broken_off.is_set():
+                mode = "abort"
+            return self.answer(request, body, text, mode)
+        finally:
+            self.running -= 1
+            self.aborting.discard(broken_off)
+
+    def answer(
+        self, request: web.Request, body: dict[str, Any], text: str, mode: str
+    ) -> web.StreamResponse:
+        """The response of one mode."""
+        if mode == "reset":
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        if mode == "garbage":
+            return web.Response(text="<html>gateway</html>", content_type="text/html")
+        if mode in ("400", "429", "500", "503"):
+            message = {
+                "400": "The input (9000 tokens) is longer than the model's context length",
+                "429": "slow down",
+                "500": "Internal server error: boom",
+                "503": "The request queue is full.",
+            }[mode]
+            headers = {"retry-after": "0.2"} if mode == "429" else {}
+            error = {"object": "error", "message": message, "type": mode, "code": int(mode)}
+            return web.json_response(error, status=int(mode), headers=headers)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        content: str | None = (
+            f"answer to {text[:40]}: {digest} "
+            + "lorem ipsum é " * (self.size // 15)
+            + digest[::-1]
+        )
+        reasoning: str | None = f"thinking {digest[:8]}"
+        finish = "stop"
+        if mode == "same":
+            content = "I am a teapot."
+        elif mode == "loop":
+            content = "and so on " * 300
+        elif mode == "empty":
+            content = None
+        elif mode == "length":
+            finish = "length"
+        elif mode == "abort":
+            content, finish = "half an", "abort"
+        tokens = 0 if mode == "empty" else len(content or "") // 4
+        self.tokens += tokens
+        message_out = {
+            "role": "assistant",
+            "content": content,
+            "reasoning_content": reasoning,
+            "tool_calls": None,
+        }
+        return web.json_response(
+            {
+                "id": body.get("rid", "x"),
+                "object": "chat.completion",
+                "model": self.model,
+                "choices": [{"index": 0, "message": message_out, "finish_reason": finish}],
+                "usage": {
+                    "prompt_tokens": 11,
+                    "completion_tokens": tokens,
+                    "total_tokens": tokens + 11,
+                    "reasoning_tokens": 3,
+                },
+            }
+        )
+
+    async def loads(self, _: web.Request) -> web.Response:
+        """``/v1/loads`` as SGLang 0.5.12 answers it, cut short."""
+        running = min(self.running, self.max_running)
+        load = {
+            "num_running_reqs": running,
+            "num_waiting_reqs": self.running - running,
+            "num_used_tokens": self.tokens + (0 if self.mode == "hang" else self.running),
+            "max_running_requests": self.max_running,
+        }
+        return web.json_response({"version": "0.5.12", "loads": [load]})
+
+    async def models(self, _: web.Request) -> web.Response:
+        """``/v1/models``."""
+        model = {"id": self.model, "owned_by": self.engine, "max_model_len": 8192}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def abort(self, _: web.Request) -> web.Response:
+        """``/abort_request``: everything comes back unfinished."""
+        for event in list(self.aborting):
+            event.set()
+        return web.Response()
+
+    async def set(self, request: web.Request) -> web.Response:
+        """Change the behaviour."""
+        self.change(await request.json())
+        return web.Response()
+
+    async def told(self, _: web.Request) -> web.Response:
+        """What came in so far."""
+        return web.json_response(
+            {"seen": self.seen, "peak": self.peak, "running": self.running, "bodies": self.bodies}
+        )
+
+
+def main() -> None:
+    """Serve until killed; the first line of standard output is the port."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--settings", default="{}")
+    chosen = parser.parse_args()
+    engine = Engine(json.loads(chosen.settings))
+    app = web.Application(client_max_size=1 << 26)
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", engine.chat),
+            web.get("/v1/loads", engine.loads),
+            web.get("/v1/models", engine.models),
+            web.post("/abort_request", engine.abort),
+            web.post("/_set", engine.set),
+            web.get("/_seen", engine.told),
+        ]
+    )
+
+    async def serve() -> None:
+        runner = web.AppRunner(app, access_log=None, keepalive_timeout=5.0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", chosen.port, reuse_address=True)
+        await site.start()
+        assert site._server is not None
+        print(site._server.sockets[0].getsockname()[1], flush=True)  # type: ignore[attr-defined]
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()
