@@ -1,0 +1,369 @@
+"""The one registry of what an operator can do.
+
+Key bindings, footer, help, command palette, read-only mode and the verbs of the command line are
+all made from :data:`ACTIONS`; nothing here knows of a screen.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from remote.protocol import (
+    Down,
+    Flags,
+    FlagValue,
+    Request,
+    RetryFailed,
+    Rollback,
+    RunControl,
+    RunStart,
+    TargetSpec,
+    Up,
+)
+
+Group: TypeAlias = Literal["Look", "Fleet", "Run", "Chart", "Logs", "Console"]
+Danger: TypeAlias = Literal["none", "key", "word"]
+"""How an action asks before it is done: not at all, with one key, or with a typed word."""
+
+Build: TypeAlias = Callable[[TargetSpec, "list[int] | None"], Request]
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something an operator can do, in one place for everything that offers it."""
+
+    name: str
+    title: str
+    """Two or three words, for footer and palette."""
+    help: str
+    """One sentence: what it does and what it costs."""
+    keys: tuple[str, ...]
+    group: Group
+    danger: Danger = "none"
+    """At its smallest blast radius; :func:`danger` raises it with the number of GPUs."""
+    changes: bool = False
+    """Whether it changes anything on the target: such actions are off in read-only mode."""
+    verb: str = ""
+    """The command-line verb that does the same, without target and options."""
+    word: str = ""
+    """What has to be typed where ``danger`` is ``word``."""
+    loses: str = ""
+    """What is lost or held up by it, for the question."""
+    screens: frozenset[str] = frozenset()
+    """Screens it works on; empty for everywhere."""
+    footer: int = 0
+    """Rank in the footer, 1 first; 0 keeps it out."""
+    request: Build | None = None
+    """Builds its request from the spec and the chosen GPUs, where that is all it takes."""
+
+
+_FLEET: Final = frozenset({"fleet"})
+_LOGS: Final = frozenset({"logs"})
+_LISTS: Final = frozenset({"logs", "events", "config", "run"})
+
+ACTIONS: Final[tuple[Action, ...]] = (
+    # Look
+    Action("fleet", "Fleet", "All servers at a glance: the home screen.", ("f",), "Look", footer=6),
+    Action("logs", "Logs", "Server logs side by side, followed live.", ("l",), "Look", footer=6),
+    Action(
+        "config",
+        "Config",
+        "Flags that run now, what differs, and every epoch with what it gave.",
+        ("c",),
+        "Look",
+        footer=7,
+    ),
+    Action(
+        "run",
+        "Run",
+        "Outcomes, failures by cause, batch files and uploads.",
+        ("g",),
+        "Look",
+        footer=8,
+    ),
+    Action(
+        "events", "Events", "Everything that happened, with who did it.", ("e",), "Look", footer=9
+    ),
+    Action(
+        "since",
+        "Since you looked",
+        "What happened since this console was last open.",
+        ("w",),
+        "Look",
+    ),
+    Action("help", "Help", "Every key of this screen and everywhere.", ("question_mark",), "Look"),
+    # Fleet
+    Action(
+        "restart",
+        "Restart",
+        "Restart servers with changed flags: edit, see the difference, choose how, confirm.",
+        ("r",),
+        "Fleet",
+        danger="key",
+        changes=True,
+        verb="restart",
+        word="restart",
+        footer=1,
+    ),
+    Action(
+        "rollback",
+        "Roll back",
+        "Swap back to the flags of the epoch before this one.",
+        ("b",),
+        "Fleet",
+        danger="key",
+        changes=True,
+        verb="rollback",
+        word="rollback",
+        loses="Servers restart one after the other; what is in flight is drained or sent again.",
+        request=lambda spec, gpus: Rollback(spec=spec),
+    ),
+    Action(
+        "up",
+        "Up",
+        "Start servers that are not up, with the flags of the newest epoch.",
+        ("u",),
+        "Fleet",
+        danger="key",
+        changes=True,
+        verb="up",
+        footer=2,
+        loses="Nothing: servers that are up are left alone.",
+        request=lambda spec, gpus: Up(spec=spec, gpus=gpus),
+    ),
+    Action(
+        "down",
+        "Down",
+        "Drain servers and stop them; what is in flight is sent again later.",
+        ("d",),
+        "Fleet",
+        danger="key",
+        changes=True,
+        verb="down",
+        word="down",
+        footer=3,
+        loses="Drained first; answers that are cut off are generated again from the start.",
+        request=lambda spec, gpus: Down(gpus=gpus),
+    ),
+    # Run
+    Action(
+        "run.go",
+        "Start",
+        "Start the generation, resume it where it stopped, or lift a pause.",
+        ("s",),
+        "Run",
+        changes=True,
+        verb="run start",
+        footer=4,
+        request=lambda spec, gpus: RunStart(spec=spec),
+    ),
+    Action(
+        "run.pause",
+        "Pause",
+        "Send nothing new; what is in flight ends and is kept.",
+        ("p",),
+        "Run",
+        changes=True,
+        verb="run pause",
+        footer=5,
+        request=lambda spec, gpus: RunControl(do="pause"),
+    ),
+    Action(
+        "run.stop",
+        "Stop run",
+        "Let what is in flight end, then leave; starting again resumes.",
+        ("x",),
+        "Run",
+        danger="key",
+        changes=True,
+        verb="run stop",
+        loses="Nothing: what is in flight ends first, and `start` resumes. GPUs idle meanwhile.",
+        request=lambda spec, gpus: RunControl(do="drain"),
+    ),
+    Action(
+        "run.retry",
+        "Retry failed",
+        "Give prompts that were given up on another life.",
+        ("R",),
+        "Run",
+        danger="key",
+        changes=True,
+        verb="run retry-failed",
+        loses="failed.jsonl is renamed, not deleted; those prompts count as not done again.",
+        request=lambda spec, gpus: RetryFailed(),
+    ),
+    # Chart
+    Action(
+        "chart.in",
+        "Zoom in",
+        "Show a shorter window.",
+        ("plus", "equals_sign"),
+        "Chart",
+        screens=_FLEET,
+    ),
+    Action(
+        "chart.out",
+        "Zoom out",
+        "Show a longer window, up to the whole run.",
+        ("minus",),
+        "Chart",
+        screens=_FLEET,
+    ),
+    Action(
+        "chart.back",
+        "Earlier",
+        "Move the window back by half its length.",
+        ("left_square_bracket",),
+        "Chart",
+        screens=_FLEET,
+    ),
+    Action(
+        "chart.forward",
+        "Later",
+        "Move the window towards now.",
+        ("right_square_bracket",),
+        "Chart",
+        screens=_FLEET,
+    ),
+    Action(
+        "chart.metric",
+        "Other plot",
+        "Throughput and cache, then running and queue, then temperature and power.",
+        ("m",),
+        "Chart",
+        screens=_FLEET,
+        footer=10,
+    ),
+    # Logs
+    Action(
+        "logs.pause",
+        "Follow/hold",
+        "Hold the panes still, or follow again.",
+        ("space",),
+        "Logs",
+        screens=_LOGS,
+        footer=1,
+    ),
+    Action(
+        "filter",
+        "Filter",
+        "Show only lines that match a regular expression; ! in front inverts.",
+        ("slash",),
+        "Logs",
+        screens=_LISTS,
+        footer=2,
+    ),
+    Action(
+        "logs.noise",
+        "Hide noise",
+        "Hide or show access lines of health checks and pollers.",
+        ("o",),
+        "Logs",
+        screens=_LOGS,
+        footer=4,
+    ),
+    Action(
+        "logs.panes",
+        "Panes",
+        "One, two, four or eight panes.",
+        ("v",),
+        "Logs",
+        screens=_LOGS,
+        footer=3,
+    ),
+    Action(
+        "logs.next",
+        "Other sources",
+        "Show the next servers, the run and the agent.",
+        ("n",),
+        "Logs",
+        screens=_LOGS,
+        footer=5,
+    ),
+    Action(
+        "logs.error",
+        "Next error",
+        "Jump to the next line that tells of an error.",
+        ("E",),
+        "Logs",
+        screens=_LOGS,
+    ),
+    # Console
+    Action(
+        "line",
+        "Command line",
+        "The plain command lines this screen's actions equal; copy one.",
+        ("y",),
+        "Console",
+    ),
+    Action("palette", "Palette", "Find any action by name.", ("ctrl+p", "colon"), "Console"),
+    Action("theme", "Theme", "The next colour theme; kept for the next time.", ("t",), "Console"),
+    Action("picture", "Save picture", "Save this screen as an SVG file.", ("P",), "Console"),
+    Action("quit", "Quit", "Leave the console; servers and run go on.", ("q", "ctrl+c"), "Console"),
+)
+
+BY_NAME: Final = {action.name: action for action in ACTIONS}
+
+
+def danger(action: Action, gpus: int, total: int) -> Danger:
+    """How the action asks when it meets ``gpus`` of ``total``: a typed word for a whole fleet."""
+    if action.danger == "key" and action.word and gpus >= total > 1:
+        return "word"
+    return action.danger
+
+
+def flag_option(name: str, value: FlagValue) -> list[str]:
+    """``--set`` options of the command line for one flag; an absent flag is ``--unset``."""
+    if value is False:
+        return ["--unset", name]
+    if value is True:
+        return ["--set", f"{name}=true"]
+    if isinstance(value, list):
+        return ["--set", f"{name}={' '.join(map(str, value))}"]
+    return ["--set", f"{name}={value}"]
+
+
+def command_line(
+    action: Action,
+    target: str,
+    *,
+    gpus: Sequence[int] | None = None,
+    set_flags: Flags | None = None,
+    unset_flags: Sequence[str] = (),
+    strategy: str = "",
+) -> str:
+    """The `stoker` line that does the same; empty where there is none."""
+    if not action.verb:
+        return ""
+    words = ["stoker", *action.verb.split(), target]
+    for name, value in (set_flags or {}).items():
+        words += flag_option(name, value)
+    for name in unset_flags:
+        words += ["--unset", name]
+    if strategy:
+        words += ["--strategy", strategy]
+    for gpu in gpus or ():
+        words += ["--gpu", str(gpu)]
+    return shlex.join(words)
+
+
+def key_name(key: str) -> str:
+    """A key as it stands on a keyboard: ``?``, ``space``, ``^p``."""
+    return _KEYS.get(key, key.replace("ctrl+", "^"))
+
+
+_KEYS: Final = {
+    "question_mark": "?",
+    "slash": "/",
+    "plus": "+",
+    "equals_sign": "=",
+    "minus": "-",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "colon": ":",
+    "enter": "⏎",
+    "escape": "esc",
+}

@@ -1,0 +1,522 @@
+"""The Textual app: screens, keys, themes, and the life of the feed.
+
+State lives here (:attr:`StokerApp.state`, made by :func:`console.model.reduce`); screens and
+widgets read it and paint. The feed connects only after the first frame is on the screen, and
+nothing here waits for it: a dead link freezes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from console import model, prefs, themes
+from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
+from console.feed import Connect, Feed, FeedError, connect_agent
+from console.screens.base import StokerScreen
+from console.screens.config import ConfigScreen
+from console.screens.confirm import Confirm
+from console.screens.events import EventsScreen
+from console.screens.fleet import FleetScreen
+from console.screens.help import HelpScreen
+from console.screens.lines import LinesScreen
+from console.screens.logs import LogsScreen
+from console.screens.restart import RestartScreen
+from console.screens.run import RunScreen
+from console.text import clock, duration
+from console.widgets.chart import SETS, SPANS, Plot, Plotter
+from remote.protocol import (
+    Done,
+    Events,
+    Happened,
+    History,
+    Message,
+    Plan,
+    ReadHistory,
+    Request,
+    Result,
+    RunControl,
+    RunStart,
+    Snapshot,
+    Subscribe,
+)
+
+if TYPE_CHECKING:
+    from console.config import Settings, Target
+
+RECENT_S = 300.0
+"""Span of the cards' own small histories."""
+
+
+class Actions(Provider):
+    """Every action of the registry in the command palette."""
+
+    def _offers(self) -> list[tuple[Action, str]]:
+        keys = [(a, f"{a.title}  ({a.group.lower()})") for a in ACTIONS if a.name != "palette"]
+        app = self.app
+        return [(a, text) for a, text in keys if not isinstance(app, StokerApp) or app.allowed(a)]
+
+    async def discover(self) -> Hits:
+        """All of them, before anything is typed."""
+        for action, text in self._offers():
+            yield DiscoveryHit(text, self._do(action), help=action.help)
+
+    async def search(self, query: str) -> Hits:
+        """Those whose title or help matches."""
+        matcher = self.matcher(query)
+        for action, text in self._offers():
+            score = matcher.match(f"{text} {action.help}")
+            if score > 0:
+                yield Hit(score, matcher.highlight(text), self._do(action), help=action.help)
+
+    def _do(self, action: Action) -> Any:
+        async def do() -> None:
+            await self.app.run_action(f"app.act('{action.name}')")
+
+        return do
+
+
+class StokerApp(App[None], inherit_bindings=False):
+    """The console on one target."""
+
+    CSS_PATH = themes.folder() / "app.tcss"
+    TITLE = "stoker"
+    COMMANDS: ClassVar[Any] = {Actions}
+    MODES: ClassVar[Any] = {
+        "fleet": FleetScreen,
+        "logs": LogsScreen,
+        "config": ConfigScreen,
+        "run": RunScreen,
+        "events": EventsScreen,
+    }
+    DEFAULT_MODE = "fleet"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(",".join(a.keys), f"act('{a.name}')", a.title, show=False, id=a.name)
+        for a in ACTIONS
+    ]
+    BINDINGS += [
+        Binding("escape", "let_go", "back", show=False),
+        *(Binding(str(n), f"choose_gpu({n})", "focus GPU", show=False) for n in range(10)),
+    ]
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        name: str = "",
+        read_only: bool = False,
+        theme: str = "",
+        remember: bool = True,
+    ) -> None:
+        super().__init__()
+        self.target_name = name
+        self.read_only_asked = read_only
+        self.state = model.State()
+        self.recent = model.Trend(RECENT_S, 150)
+        self.span = 1
+        self.window = model.Trend(SPANS[self.span], 400)
+        self.pan = 0.0
+        """Seconds that the chart's window ends before now; 0 follows."""
+        self.plots = 0
+        self.plotter = Plotter()
+        self.focus_gpu: int | None = None
+        self.hidden_swap: int | None = None
+        self.animation_level = "none"
+        self._connect = connect
+        self._feed: Feed | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._shown_at = 0.0
+        self._due = False
+        self._remember = remember
+        self._prefs = prefs.read() if remember else prefs.Prefs()
+        self._wish = theme or self._prefs.theme
+
+    # --- life ---
+
+    def on_mount(self) -> None:
+        """Themes, then the first frame, then the feed."""
+        found, problems = themes.load_all()
+        for theme in found:
+            self.register_theme(theme)
+        self.theme_names = [t.name for t in found]
+        if self._wish in self.theme_names:
+            self.theme = self._wish
+        elif self.theme_names:
+            self.theme = self.theme_names[0]
+        for problem in problems:
+            self.say(f"theme left out: {problem}", "warning")
+        self.theme_changed_signal.subscribe(self, self._recolour)
+        self.set_interval(0.5, self._age)
+        self.call_after_refresh(self._start)
+
+    def _start(self) -> None:
+        self._feed = self._connect(self._heard, self._linked)
+        self.spawn(self._live(self._feed))
+
+    async def _live(self, feed: Feed) -> None:
+        with contextlib.suppress(FeedError):
+            await feed.subscribe(self.wanted())
+        try:
+            await feed.run()
+        except FeedError as error:
+            self._linked(model.Link("failed", str(error), self.now()))
+        except Exception as error:  # a bug in the link must show, and must not take the screen down
+            self._linked(model.Link("failed", f"{type(error).__name__}: {error}", self.now()))
+
+    async def on_unmount(self) -> None:
+        """Leave: remember, close the feed, end the drawing process."""
+        self._keep()
+        if self._feed is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._feed.close(), 3)
+        for task in list(self._tasks):
+            task.cancel()
+        await self.plotter.close()
+
+    def _keep(self) -> None:
+        if not self._remember:
+            return
+        self._prefs.theme = self.theme
+        if self.state.received is not None and self.target_name:
+            progress = self.state.progress
+            self._prefs.seen[self.target_name] = prefs.Seen(
+                self.state.time,
+                self.state.events[-1].id if self.state.events else 0,
+                progress.completed if progress else 0,
+                progress.rate_per_sec if progress else 0.0,
+                model.eta(self.state, self.state.time).at,
+            )
+        prefs.write(self._prefs)
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run something beside the screen; it is cancelled when the console ends."""
+        task: asyncio.Task[Any] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- what comes in ---
+
+    @staticmethod
+    def now() -> float:
+        """The console's clock."""
+        return time.time()
+
+    def _heard(self, message: Message) -> None:
+        self.state = model.reduce(self.state, message, self.now())
+        if isinstance(message, Snapshot):
+            self.recent.add(self.state)
+            if self.pan == 0:
+                self.window.add(self.state)
+        if isinstance(message, Snapshot | Happened):
+            self._soon()
+        if isinstance(message, Happened):
+            self._react(message)
+
+    def _react(self, message: Happened) -> None:
+        event = message.event
+        if event.level == "error" and event.time > model.agent_now(self.state, self.now()) - 10:
+            self.bell()
+
+    def _linked(self, link: model.Link) -> None:
+        before = self.state.link.state
+        if not link.since:
+            link = replace(link, since=self.now())
+        self.state = model.reduce(self.state, link, self.now())
+        if link.state in ("connected", "read-only") and before != link.state:
+            self.spawn(self._past())
+        self._soon()
+
+    async def _past(self) -> None:
+        """Fill cards and chart with what was before this console."""
+        recent = await self.ask(ReadHistory(self.now_there() - RECENT_S, None, 150), quiet=True)
+        if isinstance(recent, History):
+            self.recent.load(recent)
+        await self.load_window()
+
+    async def load_window(self) -> None:
+        """Load the chart's window anew."""
+        trend, end = self.window, self.window_end()
+        found = await self.ask(
+            ReadHistory(end - trend.span, end if self.pan else None, trend.points), quiet=True
+        )
+        if isinstance(found, History) and trend is self.window:
+            trend.load(found)
+            self._soon()
+
+    def now_there(self) -> float:
+        """The agent's clock now."""
+        return model.agent_now(self.state, self.now())
+
+    def window_end(self) -> float:
+        """Where the chart's window ends, on the agent's clock; the last data when that is old."""
+        newest = self.state.time or self.now()
+        return newest - self.pan
+
+    def window_text(self) -> str:
+        """The window in words."""
+        span = duration(self.window.span).replace("m00s", "m").replace("h00m", "h")
+        return f"{span}" if not self.pan else f"{span} to {clock(self.window_end())}"
+
+    # --- what goes out ---
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this console may only look."""
+        return self.read_only_asked or self.state.link.state in ("read-only", "replay")
+
+    def allowed(self, action: Action) -> bool:
+        """Whether the action may be done now."""
+        if not action.changes:
+            return True
+        return not self.read_only and self.state.link.state == "connected"
+
+    def refusal(self, action: Action) -> str:
+        """Why an action is not allowed, in one line."""
+        if self.read_only_asked:
+            return f"{action.title}: this console was opened read-only"
+        if self.read_only:
+            return f"{action.title}: {self.state.link.text or 'this console may only look'}"
+        return f"{action.title}: the link is {self.state.link.state}; nothing was sent"
+
+    Refused = FeedError
+
+    async def ask_or_raise(self, request: Request, timeout: float = 30) -> Result:
+        """The result. Raises :attr:`Refused` with one line for people."""
+        if self._feed is None:
+            raise FeedError("not connected yet")
+        return await self._feed.call(request, timeout)
+
+    async def ask(
+        self, request: Request, *, quiet: bool = False, timeout: float = 30
+    ) -> Result | None:
+        """The result, or None where it was not done; the reason is told unless ``quiet``."""
+        try:
+            result = await self.ask_or_raise(request, timeout)
+        except FeedError as error:
+            if not quiet:
+                self.say(str(error), "error")
+            return None
+        if isinstance(result, Events):
+            self.state = model.with_events(self.state, result.events)
+        return result
+
+    def wanted(self) -> Subscribe:
+        """What the screen in front needs pushed."""
+        logs: dict[str, tuple[int, int]] = {}
+        screen = self.screen_stack[0] if self.screen_stack else None
+        if isinstance(screen, LogsScreen):
+            for source in screen.sources:
+                ring = self.state.logs.get(source)
+                logs[source] = (0, -1) if ring is None or ring.next < 0 else (ring.inode, ring.next)
+        last = self.state.events[-1].id if self.state.events else 0
+        return Subscribe(snapshots=True, events_after=last, logs=logs)
+
+    def resubscribe(self) -> None:
+        """Tell the feed what the screen in front needs."""
+
+        async def tell() -> None:
+            if self._feed is not None:
+                with contextlib.suppress(FeedError):
+                    await self._feed.subscribe(self.wanted())
+
+        self.spawn(tell())
+
+    def say(self, text: str, severity: Any = "information") -> None:
+        """One line in the corner; never markup."""
+        self.notify(text, severity=severity, markup=False, timeout=8 if severity == "error" else 4)
+
+    # --- painting ---
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self.call_later(self.show)
+
+    def _age(self) -> None:
+        if self.now() - self._shown_at > 0.95:
+            self._soon()
+
+    def show(self) -> None:
+        """Paint the state on the screen in front."""
+        self._due = False
+        self._shown_at = self.now()
+        for screen in self.screen_stack:
+            if isinstance(screen, StokerScreen):
+                screen.show()
+
+    def _recolour(self, _theme: object) -> None:
+        for screen in self.screen_stack:
+            for widget in screen.walk_children():
+                widget.notify_style_update()
+                widget.refresh()
+
+    # --- actions ---
+
+    async def action_act(self, name: str) -> None:
+        """Do an action of the registry: the screen in front first, then the app."""
+        action = BY_NAME[name]
+        screen = self.screen
+        if not self.allowed(action):
+            self.say(self.refusal(action), "warning")
+            return
+        if isinstance(screen, StokerScreen) and await screen.act(name):
+            self._soon()
+            return
+        match name:
+            case "fleet" | "logs" | "config" | "run" | "events":
+                await self.go(name)
+            case "help":
+                await self.push_screen(HelpScreen(self.current_mode))
+            case "line":
+                await self.push_screen(LinesScreen())
+            case "palette":
+                self.action_command_palette()
+            case "theme":
+                self.next_theme()
+            case "picture":
+                self.say(f"saved {self.save_screenshot()}")
+            case "quit":
+                self.exit()
+            case "chart.in" | "chart.out":
+                await self.zoom(-1 if name == "chart.in" else 1)
+            case "chart.back" | "chart.forward":
+                await self.move(1 if name == "chart.back" else -1)
+            case "chart.metric":
+                self.plots = (self.plots + 1) % len(SETS)
+            case "restart":
+                await self.push_screen(RestartScreen(self.focus_gpu))
+            case "run.go":
+                await self.run_go()
+            case _ if action.request is not None:
+                await self.confirm_and_send(action)
+        self._soon()
+
+    async def go(self, mode: str) -> None:
+        """Bring a screen to the front."""
+        if mode != self.current_mode:
+            await self.switch_mode(mode)
+            self.resubscribe()
+            self.show()
+
+    async def run_go(self) -> None:
+        """Start the run, or lift its pause."""
+        state = self.state
+        progress = state.progress
+        if state.run.alive and progress is not None and progress.status == "paused":
+            await self.send(RunControl(do="resume"))
+        elif state.run.alive:
+            self.say("the run is alive already")
+        elif state.target is None:
+            self.say("nothing is known of the target yet", "warning")
+        else:
+            await self.send(RunStart(spec=state.target))
+
+    async def confirm_and_send(self, action: Action) -> None:
+        """Ask by blast radius, then send."""
+        state = self.state
+        if state.target is None or action.request is None:
+            self.say("nothing is known of the target yet", "warning")
+            return
+        scope = None
+        if action.group == "Fleet" and self.focus_gpu is not None and action.name in ("up", "down"):
+            scope = [self.focus_gpu]
+        request = action.request(state.target, scope)
+        numbers = state.numbers
+        count = len(scope or numbers)
+        how = danger(action, count, len(numbers)) if action.group == "Fleet" else action.danger
+        if how == "none":
+            await self.send(request)
+            return
+        line = command_line(action, self.target_name, gpus=scope)
+        where = f"GPU {scope[0]}" if scope else f"all {count} servers"
+        question = action.title if action.group != "Fleet" else f"{action.title}: {where}"
+        cost = (
+            model.swap_cost(state, scope or numbers) if action.name in ("down", "rollback") else ""
+        )
+
+        async def decided(yes: bool | None) -> None:
+            if yes:
+                await self.send(request)
+
+        await self.push_screen(Confirm(question, action, how, line, cost), decided)
+
+    async def send(self, request: Request) -> None:
+        """Send, and say how it was taken."""
+        result = await self.ask(request, timeout=60)
+        if isinstance(result, Done):
+            self.say(result.text or "done")
+        elif isinstance(result, Plan):
+            self.say("; ".join(result.diff) or "under way")
+
+    def next_theme(self) -> None:
+        """The next theme, kept for the next time."""
+        names = self.theme_names or ["textual-dark"]
+        index = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(index + 1) % len(names)]
+        self._keep()
+        self.say(f"theme: {self.theme}")
+
+    async def zoom(self, by: int) -> None:
+        """A longer or shorter window."""
+        span = min(len(SPANS) - 1, max(0, self.span + by))
+        if span != self.span:
+            self.span = span
+            self.window = model.Trend(SPANS[span], 400)
+            await self.load_window()
+
+    async def move(self, by: int) -> None:
+        """The window half its length earlier (1) or later (-1)."""
+        pan = max(0.0, self.pan + by * self.window.span / 2)
+        if pan != self.pan:
+            self.pan = pan
+            self.window = model.Trend(SPANS[self.span], 400)
+            await self.load_window()
+
+    def action_let_go(self) -> None:
+        """Escape: let go of what was chosen, step by step."""
+        screen = self.screen
+        if isinstance(screen, StokerScreen) and screen.back():
+            return
+        swap = self.state.swap
+        if self.focus_gpu is not None:
+            self.focus_gpu = None
+        elif swap is not None and swap.state != "doing" and self.hidden_swap != swap.id:
+            self.hidden_swap = swap.id
+        elif self.pan:
+            self.spawn(self.move(-10_000))
+        elif self.current_mode != "fleet":
+            self.spawn(self.go("fleet"))
+        self._soon()
+
+    def action_choose_gpu(self, gpu: int) -> None:
+        """Choose a GPU; choosing it again lets it go."""
+        if gpu in self.state.numbers:
+            self.focus_gpu = None if self.focus_gpu == gpu else gpu
+            self._soon()
+
+    def plots_for(self, width: int) -> tuple[Plot, ...]:
+        """The plots of the chosen set for a screen of this width."""
+        wide, narrow = SETS[self.plots]
+        return wide if width >= 180 else narrow
+
+
+def run_console(
+    settings: Settings | None, target: Target, *, read_only: bool = False, theme: str = ""
+) -> None:
+    """The console on ``target``, until the operator leaves it."""
+    del settings  # other targets can be reached from here once there is a screen for it
+    app = StokerApp(
+        connect_agent(target),
+        name=target.name,
+        read_only=read_only or target.read_only,
+        theme=theme,
+    )
+    app.run()

@@ -1,0 +1,60 @@
+"""What this console remembers between sessions: the theme, and when each target was last seen.
+
+One small JSON file in the user's state folder. A console that cannot read or write it works all
+the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+
+class Prefs(msgspec.Struct):
+    """The remembered values; unknown keys of a later version are dropped."""
+
+    theme: str = "dark"
+    seen: dict[str, Seen] = {}
+    """By target name."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Where things stood when the console was last open on a target (the agent's clock)."""
+
+    time: float = 0.0
+    event: int = 0
+    completed: int = 0
+    rate: float = 0.0
+    eta_at: float | None = None
+
+
+def config_folder() -> Path:
+    """Stoker's folder in the user's configuration."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "stoker"
+
+
+def state_file() -> Path:
+    """Where the preferences lie."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return folder / "stoker" / "console.json"
+
+
+def read() -> Prefs:
+    """The remembered preferences, or the defaults."""
+    try:
+        return msgspec.json.decode(state_file().read_bytes(), type=Prefs)
+    except (OSError, msgspec.DecodeError):
+        return Prefs()
+
+
+def write(prefs: Prefs) -> None:
+    """Remember; a folder that cannot be written is no reason to stop."""
+    path = state_file()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_bytes(msgspec.json.encode(prefs))
+        temporary.replace(path)

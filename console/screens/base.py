@@ -1,0 +1,70 @@
+"""What every full screen of the console has: a top line, a key line, a way to be painted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+
+from console.widgets.bars import KeyBar, TopBar
+from console.widgets.paint import Painted
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+
+class StokerScreen(Screen[None]):
+    """A screen between the two bars; :meth:`body` makes what lies between them."""
+
+    app: StokerApp
+    SCREEN: ClassVar[str] = ""
+    AUTO_FOCUS = None
+
+    def compose(self) -> ComposeResult:
+        """See :class:`Screen`."""
+        yield TopBar(self.SCREEN)
+        yield from self.body()
+        yield KeyBar(self.SCREEN)
+
+    def body(self) -> ComposeResult:
+        """The widgets between the bars."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Paint the app's state; called about once a second while in front."""
+        if not self.is_attached:
+            return
+        self.lay_out()
+        for widget in self.query(Painted):
+            widget.show()
+
+    def lay_out(self) -> None:
+        """Give the parts their sizes; called before each painting, cheap when nothing changed."""
+
+    async def act(self, name: str) -> bool:
+        """Do an action in this screen's own way; False leaves it to the app."""
+        return False
+
+    def back(self) -> bool:
+        """Escape: True where this screen had something to let go of."""
+        return False
+
+    def on_screen_resume(self) -> None:
+        """In front again: paint what came meanwhile."""
+        self.call_after_refresh(self.show)
+
+    def on_resize(self) -> None:
+        """A new size."""
+        self.call_after_refresh(self.show)
+
+
+def set_height(widget: Widget, rows: int) -> None:
+    """Give a widget so many rows, 0 hides it; nothing happens where it has them already."""
+    shown = rows > 0
+    if widget.display != shown:
+        widget.display = shown
+    height = widget.styles.height
+    if shown and (height is None or height.cells != rows):
+        widget.styles.height = rows

@@ -1,0 +1,139 @@
+"""Flags that run now, and every epoch with what it gave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+
+from console import model
+from console.screens.base import StokerScreen, set_height
+from console.text import UNKNOWN, duration, moment, number, percent, visible
+from console.widgets.paint import Line, Painted, Part, clip, cut, pad, spread
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+
+def epoch_lines(state: model.State, now: float, width: int, height: int) -> list[Line]:
+    """The epoch table, newest first, the best one marked."""
+    best = model.winner(state.epochs)
+    head: list[Part] = [
+        (pad(word, wide, ">"), "dim")
+        for word, wide in (
+            ("epoch", 6),
+            ("since", 12),
+            ("tok/s/GPU", 11),
+            ("slots", 7),
+            ("mamba", 7),
+            ("kv", 6),
+            ("busy", 8),
+        )
+    ]
+    head.append(("  what was changed", "dim"))
+    lines: list[Line] = [clip(head, width)]
+    epochs = list(state.epochs)
+    for index in range(len(epochs) - 1, -1, -1):
+        epoch = epochs[index]
+        before = epochs[index - 1].flags if index else {}
+        changes = model.flag_changes(before, epoch.flags) if index else []
+        newest = index == len(epochs) - 1
+        star = best is not None and best.id == epoch.id
+        line: list[Part] = [
+            (pad(f"{epoch.id}", 6, ">"), "bold strong" if newest else "text"),
+            (pad(moment(epoch.since, now), 12, ">"), "text"),
+            (pad(number(epoch.tok_s_per_gpu), 11, ">"), "bold good" if star else "text"),
+            (pad(number(epoch.max_running), 7, ">"), "text"),
+            (pad(percent(epoch.mamba_usage), 7, ">"), "text"),
+            (pad(percent(epoch.kv_usage), 6, ">"), "text"),
+            (pad(duration(epoch.seconds) if epoch.seconds else UNKNOWN, 8, ">"), "dim"),
+            ("  ", "text"),
+        ]
+        words = "; ".join(c.text for c in changes) if changes else (epoch.why or "first flags")
+        who = f"  {visible(epoch.who)}" if epoch.who else ""
+        line.append((visible(words), "text"))
+        line.append((who, "dim"))
+        if star:
+            line.append(("  best", "bold good"))
+        if newest:
+            line.append(("  runs now", "accent"))
+        lines.append(clip(line, width))
+    if not epochs:
+        lines.append([("no epoch yet: servers have not been started here", "dim")])
+    return lines[:height]
+
+
+def flag_lines(state: model.State, width: int, height: int) -> list[Line]:
+    """What runs now, flag by flag, and which GPUs differ from it."""
+    common = model.current_flags(state)
+    wanted = state.target.fleet.flags if state.target is not None else {}
+    lines: list[Line] = []
+    wide = max((len(n) for n in {*common, *wanted}), default=10) + 2
+    for name in sorted({*common, *wanted}):
+        value = common.get(name)
+        line: list[Part] = [
+            (pad(visible(name), wide), "text"),
+            (visible(model.flag_text(value)), "bold strong"),
+        ]
+        others = [
+            f"GPU {gpu}: {model.flag_text(info.flags.get(name))}"
+            for gpu, info in sorted(state.infos.items())
+            if info.flags and info.flags.get(name) != value
+        ]
+        if others:
+            line.append((f"  {visible(', '.join(others[:3]))}", "warn"))
+        if name in wanted and wanted[name] != value:
+            line.append((f"  stoker.toml: {visible(model.flag_text(wanted[name]))}", "dim"))
+        lines.append(clip(line, width))
+    if not lines:
+        lines = [[("no flags known yet", "dim")]]
+    if len(lines) > height:
+        lines = [*lines[: height - 1], [(f"and {len(lines) - height + 1} more", "dim")]]
+    return lines
+
+
+class Epochs(Painted):
+    """The epoch table."""
+
+    app: StokerApp
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        return epoch_lines(self.app.state, self.app.now(), width, height)
+
+
+class FlagsNow(Painted):
+    """The flags that run."""
+
+    app: StokerApp
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        state = self.app.state
+        info = next(iter(state.infos.values()), None)
+        version = f"SGLang {info.sglang}" if info is not None and info.sglang else ""
+        model_name = state.target.fleet.model if state.target is not None else ""
+        title = spread(
+            [("Flags", "bold text"), (f"  {visible(cut(model_name, 60))}", "dim")],
+            [(version, "dim")],
+            width,
+        )
+        return [title, *flag_lines(state, width, height - 1)]
+
+
+class ConfigScreen(StokerScreen):
+    """Epochs above, flags below; `r` changes them."""
+
+    SCREEN = "config"
+
+    def body(self) -> ComposeResult:
+        """See :class:`StokerScreen`."""
+        yield Epochs()
+        yield FlagsNow()
+
+    def lay_out(self) -> None:
+        """See :class:`StokerScreen`."""
+        room = max(4, self.size.height - 2)
+        epochs = min(room // 2, len(self.app.state.epochs) + 2)
+        set_height(self.query_one(Epochs), max(3, epochs))
+        set_height(self.query_one(FlagsNow), room - max(3, epochs))

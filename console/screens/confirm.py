@@ -1,0 +1,62 @@
+"""The question before something that is not undone by the next key."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from console.actions import Action, Danger
+
+
+class Confirm(ModalScreen[bool]):
+    """Asks with one key, or with a typed word where a whole fleet is meant."""
+
+    def __init__(
+        self, question: str, action: Action, how: Danger, line: str, cost: str = ""
+    ) -> None:
+        super().__init__()
+        self.question = question
+        self.action = action
+        self.how = how
+        self.line = line
+        self.cost = cost
+
+    def compose(self) -> ComposeResult:
+        """See :class:`ModalScreen`."""
+        with Vertical(classes="dialog danger") as box:
+            box.border_title = self.question
+            yield Static(self.action.help, markup=False)
+            if self.action.loses:
+                yield Static(self.action.loses, markup=False)
+            if self.cost:
+                yield Static(f"Now: {self.cost}.", markup=False, classes="bad")
+            if self.line:
+                yield Static(f"The same from a shell:  {self.line}", markup=False, classes="hint")
+            yield Static("")
+            if self.how == "word":
+                yield Static(
+                    f"Type {self.action.word} and press enter; esc leaves it.", markup=False
+                )
+                yield Input(id="word", placeholder=self.action.word)
+            else:
+                yield Static("y does it; n or esc leaves it.", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """y, n, esc."""
+        if event.key == "escape" or (self.how != "word" and event.key == "n"):
+            event.stop()
+            self.dismiss(False)
+        elif self.how != "word" and event.key == "y":
+            event.stop()
+            self.dismiss(True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """The typed word decides."""
+        if event.value.strip() == self.action.word:
+            self.dismiss(True)
+        else:
+            event.input.value = ""
+            event.input.placeholder = f"that was not {self.action.word!r}; nothing was done"

@@ -1,0 +1,112 @@
+"""The home screen: is it running, how far, how fast, when done, what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from console import model
+from console.screens.base import StokerScreen, set_height
+from console.widgets.cards import Cards, Form, arrange
+from console.widgets.chart import Chart
+from console.widgets.event_lines import EventTail
+from console.widgets.notices import Notices, notice_lines
+from console.widgets.progress import ProgressHeader
+from console.widgets.swap import SwapPanel
+
+
+@dataclass(frozen=True)
+class Heights:
+    """Rows of each part between the progress header and the key line."""
+
+    form: Form
+    notices: int
+    swap: int
+    plots: int
+    events: int
+
+
+def heights(width: int, height: int, gpus: int, notices: int, swap: int) -> Heights:
+    """How the rows of a terminal are shared.
+
+    What is wrong comes first, then every GPU, then a swap under way, then the latest events;
+    plots take what is left where it is enough to read them.
+    """
+    left = height - 5  # two bars, three lines of progress
+    most = 2 if height < 30 else 4 if height < 50 else 6
+    notes = max(1, min(notices, most))
+    left -= notes
+    keep = 3 if height < 30 else 4
+    least_plots = 7 if height >= 34 else 0
+    need_swap = min(swap, 5 if height < 30 else 9)
+    form = arrange(gpus, width, max(3, left - keep - max(least_plots, need_swap)))
+    left -= form.height
+    shown_swap = max(0, min(swap, left - 1))
+    left -= shown_swap
+    if left < 11:
+        return Heights(form, notes, shown_swap, 0, max(0, left))
+    events = min(10, max(4, left // 5))
+    return Heights(form, notes, shown_swap, left - events, events)
+
+
+class FleetScreen(StokerScreen):
+    """Progress, what is wrong, every GPU, plots, events."""
+
+    SCREEN = "fleet"
+
+    def body(self) -> ComposeResult:
+        """See :class:`StokerScreen`."""
+        yield ProgressHeader()
+        yield Notices()
+        yield Cards()
+        yield SwapPanel()
+        with Horizontal(id="plots"):
+            for plot in self.app.plots_for(self.app.size.width):
+                yield Chart(plot, lambda: self.app.plotter)
+        yield EventTail()
+
+    def lay_out(self) -> None:
+        """See :class:`StokerScreen`."""
+        app = self.app
+        width, height = self.size
+        if not width:
+            return
+        found = model.notices(app.state, app.now())
+        swap = self.query_one(SwapPanel)
+        rows = heights(
+            width,
+            height,
+            len(app.state.numbers) or 8,
+            len(notice_lines(found, width - 2, 6)),
+            swap.wanted(),
+        )
+        cards = self.query_one(Cards)
+        cards.form = rows.form
+        set_height(self.query_one(ProgressHeader), 3)
+        set_height(self.query_one(Notices), rows.notices)
+        set_height(cards, rows.form.height)
+        set_height(swap, rows.swap)
+        set_height(self.query_one(EventTail), rows.events)
+        plots = self.query_one("#plots", Horizontal)
+        set_height(plots, rows.plots)
+        if rows.plots:
+            self._plots(plots, width)
+
+    def _plots(self, box: Horizontal, width: int) -> None:
+        wanted = self.app.plots_for(width)
+        charts = list(box.query(Chart))
+        for chart, plot in zip(charts, wanted, strict=False):
+            chart.set_plot(plot)
+        for chart in charts[len(wanted) :]:
+            chart.remove()
+        for plot in wanted[len(charts) :]:
+            box.mount(Chart(plot, lambda: self.app.plotter))
+
+    async def on_cards_chosen(self, message: Cards.Chosen) -> None:
+        """One click focuses a GPU, two open its log."""
+        self.app.action_choose_gpu(message.gpu)
+        if message.twice:
+            self.app.focus_gpu = message.gpu
+            await self.app.go("logs")

@@ -1,0 +1,77 @@
+"""The plain command lines that the console's actions equal, to read and to copy."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from console.actions import ACTIONS, command_line
+from console.text import visible
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+
+class LinesScreen(ModalScreen[None]):
+    """One line an action, and the argv of the chosen server; enter copies it."""
+
+    app: StokerApp
+
+    def compose(self) -> ComposeResult:
+        """See :class:`ModalScreen`."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = "The same without the console"
+            box.border_subtitle = "enter copies, esc closes"
+            yield OptionList(
+                *(Option(visible(line), id=f"l{n}") for n, line in enumerate(self.lines())),
+                markup=False,
+            )
+            yield Static(
+                "Servers and run go on without Stoker; each line works from any shell.",
+                classes="hint",
+            )
+
+    def lines(self) -> list[str]:
+        """What stands in the list."""
+        app = self.app
+        gpu = app.focus_gpu
+        scope = None if gpu is None else [gpu]
+        found = [f"stoker status {app.target_name}"]
+        found += [
+            line
+            for action in ACTIONS
+            if (
+                line := command_line(
+                    action,
+                    app.target_name,
+                    gpus=scope if action.group == "Fleet" and action.name != "rollback" else None,
+                )
+            )
+        ]
+        chosen = [gpu] if gpu is not None else sorted(app.state.infos)[:1]
+        found += [f"stoker logs gpu{n} {app.target_name} -f" for n in chosen]
+        for number in chosen:
+            info = app.state.infos.get(number)
+            if info is not None and info.argv:
+                found.append(f"CUDA_VISIBLE_DEVICES={number} {shlex.join(info.argv)}")
+        return found
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Copy it."""
+        text = self.lines()[event.option_index]
+        self.app.copy_to_clipboard(text)
+        self.app.say("copied")
+        self.dismiss(None)
+
+    def on_key(self, event: events.Key) -> None:
+        """Escape leaves."""
+        if event.key == "escape":
+            event.stop()
+            self.dismiss(None)

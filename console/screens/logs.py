@@ -1,0 +1,357 @@
+"""Server logs side by side, followed live."""
+
+from __future__ import annotations
+
+import re
+from math import ceil
+
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.css.query import NoMatches
+from textual.widgets import Input
+
+from console import model
+from console.screens.base import StokerScreen
+from console.text import UNKNOWN, number, short
+from console.widgets.cards import STATE_SIGN
+from console.widgets.paint import Part, fit, gpu_style, spread, width_of
+from console.widgets.pane import Filter, Pane
+
+NOISE = re.compile(
+    r'"(?:GET|POST) /(?:health|health_generate|metrics|v1/loads|get_load|server_info|'
+    r"get_server_info|model_info|ping|ready)\b|#new-token: 1,.*#running-req: 0,"
+)
+"""Access lines of pollers, and the one-token prefill of a health check on an idle server."""
+
+_BAD = re.compile(
+    r"\b(?:error|exception|traceback|fatal|sigquit|killed|crashed|out of memory|unhealthy|"
+    r"watchdog timeout|leak detected|aborted)\b|\w+(?:Error|Exception)\b|failed",
+    re.IGNORECASE,
+)
+_WARN = re.compile(r"\bwarn(?:ing)?\b|deprecat|retract|pool is full|rotated|skipped", re.IGNORECASE)
+_PHASE = re.compile(
+    r"Load weight|Cache is allocated|Memory pool|Capture .*(?:begin|end)|fired up|"
+    r"Application startup|Uvicorn running|server_args=|max_total_num_tokens=|Port \d+: OK|"
+    r"Starting generation|healthy"
+)
+_ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE) /')
+_BATCH = re.compile(r"\] (?:Decode|Prefill) batch")
+
+
+def log_style(line: str) -> str:
+    """The colour of a line by what it tells; SGLang's lines carry no level."""
+    if _BATCH.search(line[:80]):
+        return "text" if "Decode" in line[:60] else "dim"
+    line = line[:500]
+    if line.startswith(model.GAP):
+        return "warn"
+    if _ACCESS.search(line):
+        return "bad" if re.search(r'" 5\d\d\b', line) else "dim"
+    if _BAD.search(line):
+        return "bad"
+    if _WARN.search(line):
+        return "warn"
+    if _PHASE.search(line):
+        return "good"
+    return "text"
+
+
+PANES = (1, 2, 4, 8)
+
+
+def grid(count: int, width: int, height: int) -> tuple[int, int]:
+    """Columns and rows for so many panes: about 60 cells wide where that is possible."""
+    columns = min(count, max(1, width // 58))
+    if columns == 1 and count > 2 and width >= 76:
+        columns = 2
+    rows = ceil(count / columns)
+    while rows * 4 > height and columns < count:
+        columns += 1
+        rows = ceil(count / columns)
+    return ceil(count / rows), rows
+
+
+class LogPane(Pane):
+    """One log, with the state of its process in the title."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(log_style)
+        self.source = source
+        self.seen = 0
+        """Number of the first line of the ring that is not here yet."""
+        self.version = -1
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU of a server's log."""
+        return int(self.source[3:]) if self.source.startswith("gpu") else None
+
+    def retitle(self, state: model.State, key: str) -> None:
+        """Name, state of the process, and what is not shown."""
+        width = self.size.width
+        if width < 8:
+            return
+        left: list[Part] = []
+        gpu = self.gpu
+        if gpu is not None:
+            server = state.servers.get(gpu)
+            sign, tone = STATE_SIGN.get(server.state if server else "stopped", ("?", "warn"))
+            left = [(f" {gpu} ", f"bold {gpu_style(gpu)}"), (sign, tone)]
+            if server is not None:
+                word = server.phase or server.state
+                left.append((f" {word}", tone))
+                if server.state == "ready":
+                    info = state.infos.get(gpu)
+                    slots = UNKNOWN if info is None else number(info.max_running)
+                    left.append((f" {number(server.running)}/{slots}", "text"))
+                    left.append((f" {number(server.gen_tok_s)} tok/s", "dim"))
+        else:
+            left = [(f" {self.source} ", "bold accent")]
+        right: list[Part] = []
+        ring = state.logs.get(self.source)
+        if ring is not None and ring.skipped:
+            right.append((f"{short(ring.skipped)} skipped ", "warn"))
+        if not self.following:
+            right.append((f"held, {short(self.behind)} below ", "bold warn"))
+        focused = self.has_focus
+        line = spread(left, right, width)
+        if focused:
+            line = [(text, f"{style} on-panel bold") for text, style in line]
+            gap = width - width_of(line)
+            line.append((" " * gap, "text on-panel"))
+        else:
+            line = [(text, f"{style} on-panel") for text, style in line]
+        self.set_title(line)
+
+    def pull(self, state: model.State) -> None:
+        """Take in what came to the ring since the last time."""
+        ring = state.logs.get(self.source)
+        if ring is None or ring.version == self.version:
+            return
+        self.version = ring.version
+        start, lines = ring.since(self.seen)
+        self.seen = ring.end
+        self.add(zip(range(start, start + len(lines)), lines, strict=True))
+
+    def reload(self, state: model.State, wanted: Filter) -> None:
+        """All of the ring, through another filter."""
+        ring = state.logs.get(self.source)
+        start, lines = (0, list[str]()) if ring is None else ring.since(0)
+        self.seen = 0 if ring is None else ring.end
+        self.version = -1 if ring is None else ring.version
+        self.set_filter(wanted, zip(range(start, start + len(lines)), lines, strict=True))
+
+
+class LogsScreen(StokerScreen):
+    """One to eight panes."""
+
+    SCREEN = "logs"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.panes = 8
+        self.first = 0
+        self.filter_text = ""
+        self.quiet = True
+        self._layout: tuple[object, ...] = ()
+
+    # --- which logs ---
+
+    @property
+    def everything(self) -> list[str]:
+        """All sources there are."""
+        return [*(f"gpu{n}" for n in self.app.state.numbers), "run", "agent"]
+
+    @property
+    def sources(self) -> list[str]:
+        """Those shown now."""
+        found = self.everything
+        if self.app.focus_gpu is not None:
+            return [f"gpu{self.app.focus_gpu}"]
+        if not found:
+            return []
+        first = self.first % len(found)
+        turned = found[first:] + found[:first]
+        return turned[: self.panes]
+
+    # --- the parts ---
+
+    def body(self) -> ComposeResult:
+        """See :class:`StokerScreen`."""
+        yield Container(id="panes")
+        entry = Input(
+            id="filter",
+            classes="line-input",
+            placeholder="show lines that match this regular expression; ! in front: that do not",
+        )
+        entry.display = False
+        yield entry
+
+    def on_mount(self) -> None:
+        """Panes pull four times a second, and only while this screen is in front."""
+        if self.app.size.width < 100:
+            self.panes = 4
+        self._pulling = self.set_interval(0.25, self.pull)
+
+    def on_screen_suspend(self) -> None:
+        """Hidden: nothing is pulled."""
+        self._pulling.pause()
+
+    def on_screen_resume(self) -> None:
+        """In front again."""
+        self._pulling.resume()
+        super().on_screen_resume()
+
+    def lay_out(self) -> None:
+        """Panes for the sources that are wanted now."""
+        wanted = self.sources
+        width, height = self.size
+        if not width or not wanted:
+            return
+        columns, rows = grid(len(wanted), width, height - 2)
+        layout = (tuple(wanted), columns, rows)
+        if layout == self._layout:
+            return
+        changed = not self._layout or self._layout[0] != layout[0]
+        self._layout = layout
+        box = self.query_one("#panes")
+        box.styles.grid_size_columns = columns
+        box.styles.grid_size_rows = rows
+        if changed:
+            panes = [LogPane(source) for source in wanted]
+            with self.app.batch_update():
+                box.remove_children()
+                box.mount_all(panes)
+            self.call_after_refresh(self._filled)
+            self.app.resubscribe()
+
+    def _filled(self) -> None:
+        for pane in self.query(LogPane):
+            pane.reload(self.app.state, self.filter)
+        self.retitle()
+        if len(self.query(LogPane)) == 1:
+            self.query_one(LogPane).focus()
+
+    @property
+    def filter(self) -> Filter:
+        """What the panes show."""
+        return Filter(self.filter_text, hide=NOISE if self.quiet else None)
+
+    def pull(self) -> None:
+        """New lines into every pane."""
+        if self.app.screen_stack[0] is not self:
+            return
+        for pane in self.query(LogPane):
+            pane.pull(self.app.state)
+        self.retitle()
+
+    def retitle(self) -> None:
+        """New titles where something in them changed."""
+        for pane in self.query(LogPane):
+            pane.retitle(self.app.state, "")
+
+    def show(self) -> None:
+        """See :class:`StokerScreen`."""
+        super().show()
+        self.retitle()
+
+    # --- what can be done ---
+
+    @property
+    def chosen(self) -> LogPane | None:
+        """The pane with the focus, else the first."""
+        if isinstance(self.focused, LogPane):
+            return self.focused
+        try:
+            return self.query(LogPane).first()
+        except NoMatches:
+            return None
+
+    async def act(self, name: str) -> bool:
+        """See :class:`StokerScreen`."""
+        match name:
+            case "logs.pause":
+                panes = list(self.query(LogPane))
+                hold = any(p.following for p in panes)
+                for pane in panes:
+                    if hold:
+                        pane.hold()
+                    else:
+                        pane.follow()
+            case "filter":
+                entry = self.query_one("#filter", Input)
+                entry.display = True
+                entry.value = self.filter_text
+                entry.focus()
+            case "logs.noise":
+                self.quiet = not self.quiet
+                self.refilter()
+                self.app.say("noise is hidden" if self.quiet else "every line is shown")
+            case "logs.panes":
+                self.app.focus_gpu = None
+                index = PANES.index(self.panes) if self.panes in PANES else 0
+                self.panes = PANES[(index + 1) % len(PANES)]
+            case "logs.next":
+                self.app.focus_gpu = None
+                count = len(self.everything)
+                self.first = (self.first + self.panes) % count if self.panes < count else 0
+            case "logs.error":
+                one = self.chosen
+                found = None if one is None else one.find(lambda line: log_style(line) == "bad")
+                if one is not None and found is not None:
+                    one.focus()
+                    one.jump(found)
+                else:
+                    self.app.say("no error in what is held here")
+            case _:
+                return False
+        self.show()
+        return True
+
+    def refilter(self) -> None:
+        """Everything held, through the filter as it is now."""
+        wanted = self.filter
+        for pane in self.query(LogPane):
+            pane.reload(self.app.state, wanted)
+        self.retitle()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The filter works while it is typed; a mistake is told and changes nothing."""
+        wanted = Filter(event.value)
+        event.input.set_class(bool(wanted.problem), "bad")
+        event.input.border_subtitle = wanted.problem
+        if not wanted.problem and event.value != self.filter_text:
+            self.filter_text = event.value
+            self.refilter()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep it, back to the panes."""
+        if problem := Filter(event.value).problem:
+            self.app.say(problem, "error")
+            return
+        event.input.display = bool(event.value)
+        self.set_focus(self.chosen)
+
+    def back(self) -> bool:
+        """Escape: the filter first, then holding."""
+        entry = self.query_one("#filter", Input)
+        if entry.display or self.filter_text:
+            entry.display = False
+            entry.value = self.filter_text = ""
+            self.refilter()
+            self.set_focus(self.chosen)
+            return True
+        held = [p for p in self.query(LogPane) if not p.following]
+        for pane in held:
+            pane.follow()
+        return bool(held)
+
+    def on_pane_held(self, message: Pane.Held) -> None:
+        """A pane that follows again takes in what it left out."""
+        pane = message.pane
+        if isinstance(pane, LogPane) and pane.following and pane.pending:
+            pane.reload(self.app.state, self.filter)
+        self.retitle()
+
+
+__all__ = ["LogPane", "LogsScreen", "fit", "grid", "log_style"]

@@ -1,0 +1,161 @@
+"""The run in numbers: outcomes, failures by cause, servers, batch files and uploads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+
+from console import model
+from console.screens.base import StokerScreen, set_height
+from console.text import bar, duration, hours, number, percent, short, size, visible
+from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad
+from console.widgets.progress import ProgressHeader
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+OUTCOMES = {
+    "ok": "good",
+    "length": "info",
+    "looped": "warn",
+    "empty": "warn",
+    "bad_tool_call": "warn",
+    "rejected": "bad",
+    "failed": "bad",
+    "quarantined": "bad",
+}
+
+
+def count_lines(title: str, counts: dict[str, int], width: int, tone: str = "text") -> list[Line]:
+    """A heading, then a bar a name, largest first."""
+    total = sum(counts.values())
+    lines: list[Line] = [[(title, "bold text"), (f"  {total:,}" if total else "", "dim")]]
+    for name, count in sorted(counts.items(), key=lambda c: -c[1]):
+        share = count / total if total else None
+        filled, rest = bar(share, max(4, min(24, width - 40)))
+        lines.append(
+            clip(
+                [
+                    (pad(f"  {visible(name)}", 24), "text"),
+                    (pad(f"{count:,}", 9, ">"), "bold strong"),
+                    (pad(percent(share, 1), 8, ">"), "dim"),
+                    ("  ", "text"),
+                    (filled, OUTCOMES.get(name, tone)),
+                    (rest, "on-panel"),
+                ],
+                width,
+            )
+        )
+    if not counts:
+        lines.append([("  none", "dim")])
+    return lines
+
+
+def run_lines(state: model.State, width: int) -> list[Line]:
+    """The left half."""
+    progress = state.progress
+    if progress is None:
+        return [[("No run here yet; ", "dim"), ("s", "bold accent"), (" starts one.", "dim")]]
+    lines = count_lines("Outcomes", progress.outcomes, width)
+    lines += [[("", "text")], *count_lines("Given up, by cause", progress.failures, width, "bad")]
+    lines += [
+        [("", "text")],
+        *count_lines("Attempts that were sent again, by cause", progress.retries, width, "warn"),
+    ]
+    return lines
+
+
+def work_lines(state: model.State, width: int) -> list[Line]:
+    """The right half: servers as the run sees them, files, tokens."""
+    progress = state.progress
+    if progress is None:
+        return []
+    lines: list[Line] = [
+        [("Servers, as the run sees them", "bold text")],
+        [(pad("  slots  in flight      done    tokens  state", 50), "dim")],
+    ]
+    for index, (url, work) in enumerate(sorted(progress.servers.items())):
+        tone = "good" if work.state == "run" else "warn"
+        line: list[Part] = [
+            (f"{index} ", f"bold {gpu_style(index)}"),
+            (pad(f"{work.slots}", 5, ">"), "text"),
+            (pad(f"{work.in_flight}", 11, ">"), "text"),
+            (pad(f"{work.completed:,}", 10, ">"), "text"),
+            (pad(short(work.output_tokens), 10, ">"), "text"),
+            (f"  {work.state}", tone),
+            (f"  {visible(work.problem)}" if work.problem else "", "bad"),
+            (f"  {url}", "dim"),
+        ]
+        lines.append(clip(line, width))
+
+    def pair(label: str, value: str, style: str = "text") -> Line:
+        return clip([(pad(f"  {label}", 22), "dim"), (value, style)], width)
+
+    run = state.run
+    lines += [
+        [("", "text")],
+        [("Files and tokens", "bold text")],
+        pair("prompts", visible(run.prompts)),
+        pair("output", visible(run.output)),
+        pair(
+            "batches",
+            f"{progress.batch_files:,} files, {progress.batch_records:,} records, "
+            f"{size(progress.batch_bytes)}",
+        ),
+        pair(
+            "in S3",
+            f"{progress.s3_uploaded:,} files, {size(progress.s3_bytes)}; "
+            f"{progress.not_in_s3:,} records not yet",
+        ),
+        pair("output tokens", f"{number(progress.total_output_tokens)}"),
+        pair("input tokens", f"{number(progress.total_input_tokens)}"),
+        pair("elapsed", hours(progress.elapsed_hours)),
+        pair("run id", f"{progress.run_id}  pid {run.pid or '–'}", "dim"),
+    ]
+    if progress.message:
+        lines.append(pair("it says", visible(progress.message)))
+    for wrong in model.disagreements(state):
+        lines.append(clip([("  ▲ ", "warn"), (wrong.text, "warn")], width))
+    return lines
+
+
+class RunText(Painted):
+    """Both halves, side by side where there is room."""
+
+    app: StokerApp
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        state = self.app.state
+        if width < 120:
+            return [*run_lines(state, width), [("", "text")], *work_lines(state, width)]
+        half = width // 2 - 1
+        left, right = run_lines(state, half), work_lines(state, width - half - 2)
+        lines: list[Line] = []
+        for index in range(max(len(left), len(right))):
+            one = list(left[index]) if index < len(left) else []
+            used = clip(one, half)
+            gap = half + 2 - sum(len(t) for t, _ in used)
+            two = list(right[index]) if index < len(right) else []
+            lines.append([*used, (" " * max(0, gap), "text"), *two])
+        return lines
+
+
+class RunScreen(StokerScreen):
+    """The progress header, then every count."""
+
+    SCREEN = "run"
+
+    def body(self) -> ComposeResult:
+        """See :class:`StokerScreen`."""
+        yield ProgressHeader()
+        yield RunText()
+
+    def lay_out(self) -> None:
+        """See :class:`StokerScreen`."""
+        set_height(self.query_one(ProgressHeader), 3)
+        set_height(self.query_one(RunText), max(1, self.size.height - 5))
+
+
+__all__ = ["RunScreen", "count_lines", "duration"]

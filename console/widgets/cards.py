@@ -1,0 +1,403 @@
+"""All GPUs in one widget: cards where there is room, a table where there is not.
+
+One widget for the whole fleet keeps the compositor out of it; sixty-four GPUs cost as much as
+eight. :func:`arrange` chooses the form, everything else only paints it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Literal
+
+from textual import events
+from textual.message import Message
+
+from console import model
+from console.text import UNKNOWN, bar, duration, number, percent, spark, visible
+from console.widgets.paint import (
+    Line,
+    Painted,
+    Part,
+    clip,
+    cut,
+    gpu_style,
+    pad,
+    spread,
+    width_of,
+)
+from remote.protocol import GpuState, ServerInfo, ServerState
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+CARD_MIN = 29
+CARD_HEIGHT = 5
+"""Rows of a card with one row of history; more rows go to the history."""
+
+MOST_SPARK = 4
+
+STATE_SIGN = {
+    "ready": ("●", "good"),
+    "warming": ("◐", "info"),
+    "starting": ("◔", "info"),
+    "draining": ("◑", "warn"),
+    "stalled": ("▲", "bad"),
+    "failed": ("✖", "bad"),
+    "stopped": ("○", "dim"),
+    "foreign": ("◇", "warn"),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the fleet is laid out: cards of a size, or rows in so many columns."""
+
+    kind: Literal["cards", "rows"]
+    columns: int
+    height: int
+    each: int = 1
+    """Rows of one card."""
+
+
+def arrange(count: int, width: int, height: int) -> Form:
+    """The best form for ``count`` GPUs in an area of at most ``height`` rows."""
+    count = max(1, count)
+    most = max(1, width // CARD_MIN)
+    rows = ceil(count / most)
+    if most >= 2 and rows * CARD_HEIGHT <= height:
+        each = min(CARD_HEIGHT + MOST_SPARK - 1, max(CARD_HEIGHT, height // 2 // rows))
+        return Form("cards", ceil(count / rows), rows * each, each)
+    columns = 1
+    while columns < 8 and ceil(count / columns) + 1 > height and width // (columns + 1) >= 26:
+        columns += 1
+    return Form("rows", columns, min(height, ceil(count / columns) + 1))
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known of one GPU, and its near past."""
+
+    gpu: int
+    info: ServerInfo | None
+    server: ServerState
+    card: GpuState | None
+    speeds: tuple[float | None, ...]
+    top: float
+    odd: frozenset[str]
+    focused: bool
+    faded: bool
+    now: float
+
+
+def _use(fraction: float | None) -> str:
+    if fraction is None:
+        return "dim"
+    return "bad" if fraction >= 0.97 else "warn" if fraction >= 0.9 else "text"
+
+
+def _state(view: View) -> tuple[str, str]:
+    sign, style = STATE_SIGN.get(view.server.state, ("?", "warn"))
+    return sign, "dim" if view.faded else style
+
+
+def _spark(view: View, width: int, rows: int = 1) -> list[str]:
+    return spark(model.shrink(list(view.speeds), 2 * width), view.top, width, rows)
+
+
+def _slots(view: View) -> str:
+    running = view.server.running
+    most = view.info.max_running if view.info else None
+    if running is None and most is None:
+        return UNKNOWN
+    return f"{UNKNOWN if running is None else running}/{UNKNOWN if most is None else most}"
+
+
+def _memory(card: GpuState | None) -> str:
+    if card is None or not card.memory_total_mib:
+        return UNKNOWN
+    return f"{(card.memory_used_mib or 0) / 1024:.0f}/{card.memory_total_mib / 1024:.0f}G"
+
+
+def _meter(label: str, fraction: float | None, room: int, view: View) -> list[Part]:
+    """``kv ███░░ 61%`` with a bar of ``room`` cells."""
+    filled, rest = bar(fraction, room)
+    tone = "dim" if view.faded else _use(fraction)
+    return [
+        (f"{label} ", "dim"),
+        (filled, "info" if tone == "text" else tone),
+        (rest, "on-panel"),
+        (f"{percent(fraction):>4}", tone),
+    ]
+
+
+def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
+    """One GPU in a box of ``width`` by ``height`` cells, a gap at the right included."""
+    wide = width - 1
+    inner = wide - 4
+    server, card = view.server, view.card
+    sign, tone = _state(view)
+    edge = (
+        "bold accent"
+        if view.focused
+        else tone
+        if server.state in ("failed", "stalled")
+        else "faint"
+    )
+    shown = "dim" if view.faded else "text"
+    strong = "dim" if view.faded else "bold strong"
+
+    label = (
+        server.phase
+        if server.state in ("starting", "warming", "draining") and server.phase
+        else server.state
+    )
+    head: list[Part] = [
+        (" ", edge),
+        (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
+        (f" {sign} ", tone),
+    ]
+    slots = _slots(view)
+    room = wide - 4 - width_of(head) - len(slots) - 4
+    head.append((f"{cut(label, max(3, room))} ", tone))
+    tail: list[Part] = [(f" {slots} ", strong)]
+    dashes = wide - 2 - width_of(head) - width_of(tail) - 1
+    lines: list[Line] = [
+        [("╭", edge), *head, ("─" * max(0, dashes), edge), *tail, ("─╮", edge), (" ", "text")]
+    ]
+
+    def row(parts: Line) -> Line:
+        return [("│ ", edge), *spread(parts, [], inner), (" │", edge), (" ", "text")]
+
+    past: list[Line] = [
+        row([(text, "dim" if view.faded else gpu_style(view.gpu))])
+        for text in _spark(view, inner, height - CARD_HEIGHT + 1)
+    ]
+    if server.state in ("failed", "stalled") and server.cause:
+        words = textwrap.wrap(visible(server.cause), inner)[: height - 2]
+        words += [""] * (height - 2 - len(words))
+        lines += [row([(text, "bad")]) for text in words]
+    elif server.state in ("starting", "warming"):
+        since = "" if server.phase_since is None else duration(view.now - server.phase_since)
+        lines.append(row([(server.phase or server.state, "info"), (f"  {since}", "dim")]))
+        lines += [*past, row([])]
+    else:
+        slow = "bold warn" if "gen_tok_s" in view.odd else strong
+        speed: list[Part] = [(number(server.gen_tok_s), slow), (" tok/s", "dim")]
+        right: list[Part] = []
+        if server.queued:
+            right += [("queue ", "dim"), (f"{server.queued}", shown)]
+        if server.dispatch in ("pause", "abort"):
+            right = [(f"{server.dispatch} ", "warn"), *right]
+        lines.append(row(spread(speed, right, inner)))
+        lines += past
+        room = max(2, inner - len("kv mamba ") - 2 * len(" 61%") - 2)
+        lines.append(
+            row(
+                [
+                    *_meter("kv", server.kv_usage, room // 2, view),
+                    ("  ", "text"),
+                    *_meter("mamba", server.mamba_usage, room - room // 2, view),
+                ]
+            )
+        )
+    if card is None:
+        lines.append(_bottom([], edge, wide))
+    else:
+        hot = "bold warn" if "temperature_c" in view.odd else shown
+        foot: list[Part] = [
+            (" ", edge),
+            (f"{number(card.temperature_c)}°C", hot),
+            (f" {number(card.power_w)}W", shown),
+        ]
+        if card.memory_total_mib:
+            foot.append((f" {_memory(card)}", shown))
+        foot.append((" ", edge))
+        lines.append(_bottom(foot, edge, wide, view))
+    return lines
+
+
+def _bottom(foot: list[Part], edge: str, wide: int, view: View | None = None) -> Line:
+    tail: list[Part] = []
+    if view is not None and view.info is not None and view.info.epoch is not None:
+        tail = [(f" e{view.info.epoch} ", "dim")]
+    dashes = wide - 3 - width_of(foot) - width_of(tail)
+    return [
+        ("╰─", edge),
+        *foot,
+        ("─" * max(0, dashes - 1), edge),
+        *tail,
+        ("─╯", edge),
+        (" ", "text"),
+    ][: None if dashes > 0 else 4]
+
+
+_Column = tuple[str, int, int]
+"""Heading, width, rank: columns of a low rank are left out first."""
+
+ROW_COLUMNS: tuple[_Column, ...] = (
+    ("gpu", 3, 99),
+    ("state", 10, 90),
+    ("run/max", 7, 98),
+    ("tok/s", 6, 97),
+    ("", 8, 40),
+    ("queue", 5, 70),
+    ("kv", 4, 80),
+    ("mamba", 5, 85),
+    ("°C", 3, 75),
+    ("W", 4, 50),
+    ("memory", 7, 45),
+    ("epoch", 5, 30),
+)
+
+
+def row_columns(width: int) -> list[_Column]:
+    """The columns that fit ``width``, in their order."""
+    kept = set()
+    used = 0
+    for column in sorted(ROW_COLUMNS, key=lambda c: -c[2]):
+        need = column[1] + 1
+        if used + need <= width:
+            kept.add(column)
+            used += need
+    return [c for c in ROW_COLUMNS if c in kept]
+
+
+def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
+    """One GPU in one line of exactly ``width`` cells."""
+    server, card, info = view.server, view.card, view.info
+    sign, tone = _state(view)
+    text = "dim" if view.faded else "text"
+    label = (
+        server.phase
+        if server.state in ("starting", "warming", "draining") and server.phase
+        else server.state
+    )
+    cells: dict[str, Part] = {
+        "gpu": (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
+        "state": (f"{sign} {label}", tone),
+        "run/max": (_slots(view), "dim" if view.faded else "bold strong"),
+        "tok/s": (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else text),
+        "": (_spark(view, 8)[0], "dim" if view.faded else gpu_style(view.gpu)),
+        "queue": (number(server.queued), text),
+        "kv": (percent(server.kv_usage), "dim" if view.faded else _use(server.kv_usage)),
+        "mamba": (percent(server.mamba_usage), "dim" if view.faded else _use(server.mamba_usage)),
+        "°C": (
+            number(card.temperature_c if card else None),
+            "bold warn" if "temperature_c" in view.odd else text,
+        ),
+        "W": (number(card.power_w if card else None), text),
+        "memory": (_memory(card), text),
+        "epoch": (UNKNOWN if info is None or info.epoch is None else f"{info.epoch}", text),
+    }
+    line: list[Part] = []
+    for heading, wide, _ in columns:
+        value, style = cells[heading]
+        line.append((pad(value, wide, "<" if heading in ("state", "") else ">"), style))
+        line.append((" ", "text"))
+    if server.cause and server.state in ("failed", "stalled"):
+        keep = [*line[:4]]
+        line = [*keep, (cut(server.cause, max(4, width - width_of(keep) - 1)), "bad")]
+    line = spread(line, [], width)
+    if view.focused:
+        line = [(value, f"{style} on-boost underline") for value, style in line]
+    return line
+
+
+class Cards(Painted):
+    """The fleet, one card or one row a GPU; a click or a number key focuses one."""
+
+    app: StokerApp
+
+    class Chosen(Message):
+        """A GPU was clicked; twice opens its log."""
+
+        def __init__(self, gpu: int, twice: bool) -> None:
+            super().__init__()
+            self.gpu = gpu
+            self.twice = twice
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.form = Form("cards", 4, 12)
+
+    def views(self) -> list[View]:
+        """Every GPU's view."""
+        app = self.app
+        state = app.state
+        odd: dict[int, set[str]] = {}
+        for outlier in model.outliers(state):
+            odd.setdefault(outlier.gpu, set()).add(outlier.metric)
+        trend = app.recent
+        top = model.nice_top(trend.top("gen_tok_s"))
+        faded = model.stale(state, app.now())
+        at = model.agent_now(state, app.now())
+        return [
+            View(
+                gpu,
+                state.infos.get(gpu),
+                state.servers.get(gpu) or ServerState(gpu),
+                state.gpus.get(gpu),
+                tuple(trend.column("gen_tok_s", gpu, state.time)),
+                top,
+                frozenset(odd.get(gpu, ())),
+                app.focus_gpu == gpu,
+                faded,
+                at,
+            )
+            for gpu in state.numbers
+        ]
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        views = self.views()
+        if not views:
+            return [[("  no servers known yet", "dim")]]
+        columns = self.form.columns
+        each = width // columns
+        lines: list[Line] = []
+        if self.form.kind == "cards":
+            for start in range(0, len(views), columns):
+                tall = self.form.each
+                boxes = [card_lines(v, each, tall) for v in views[start : start + columns]]
+                lines += [[p for box in boxes for p in box[i]] for i in range(tall)]
+            return lines
+        shown = row_columns(each - 1)
+        rows = max(1, height - 1)
+        head: list[Part] = []
+        for heading, wide, _ in shown:
+            head.append((pad(heading, wide, "<" if heading in ("state", "") else ">"), "dim"))
+            head.append((" ", "text"))
+        head = spread(head, [], each)
+        count = min(columns, ceil(len(views) / rows)) or 1
+        per = ceil(len(views) / count)
+        lines.append([p for _ in range(count) for p in head])
+        for row in range(min(per, rows)):
+            line: list[Part] = []
+            for column in range(count):
+                index = column * per + row
+                if index < len(views):
+                    line += row_line(views[index], shown, each)
+            lines.append(clip(line, width))
+        return lines
+
+    def gpu_at(self, x: int, y: int) -> int | None:
+        """The GPU painted at an offset."""
+        numbers = self.app.state.numbers
+        if not numbers:
+            return None
+        columns = self.form.columns
+        column = min(columns - 1, x // max(1, self.size.width // columns))
+        if self.form.kind == "cards":
+            index = (y // self.form.each) * columns + column
+        else:
+            per = ceil(len(numbers) / columns)
+            index = column * per + y - 1 if y else -1
+        return numbers[index] if 0 <= index < len(numbers) else None
+
+    def on_click(self, event: events.Click) -> None:
+        """Focus what was clicked."""
+        gpu = self.gpu_at(event.x, event.y)
+        if gpu is not None:
+            self.post_message(self.Chosen(gpu, event.chain >= 2))

@@ -1,0 +1,290 @@
+"""Series over time, drawn by plotext in another process; the last picture stands meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from console import model
+from console.text import clock, duration, short
+from console.widgets.paint import GPU_COLOURS, Line, Painted, Part, gpu_style, spread
+from console.widgets.plot_worker import AXES, MARKS, TICKS
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+FIRST_COLOUR = 16
+"""GPU *i* is colour ``16 + i % 8`` on the way to plotext and back."""
+
+_CODES = {AXES: "faint", TICKS: "dim", MARKS: "accent"}
+
+
+class Plotter:
+    """The drawing process: one, started when first needed, started again should it die."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+        self._id = 0
+        self._failures = 0
+        self.problem = ""
+
+    async def draw(self, ask: dict[str, Any]) -> list[list[tuple[str, int | None]]] | None:
+        """Rows of coloured runs, or None where it could not be drawn (``problem`` says why)."""
+        async with self._lock:
+            if self._failures >= 3:
+                return None
+            try:
+                answer = await asyncio.wait_for(self._ask(ask), 20)
+            except (OSError, ValueError, TimeoutError) as error:
+                self._failures += 1
+                self.problem = f"plots: {error or 'the drawing process does not answer'}"
+                await self._end()
+                return None
+            if "error" in answer:
+                self._failures += 1
+                self.problem = f"plots: {answer['error']}"
+                return None
+            self._failures = 0
+            return [[(str(t), c) for t, c in row] for row in answer["rows"]]
+
+    async def _ask(self, ask: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None or self._process.returncode is not None:
+            script = Path(__file__).with_name("plot_worker.py")
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # this folder's modules must not shadow the library's
+                str(script),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                limit=8 << 20,
+                start_new_session=True,  # the terminal's ctrl+c is the console's alone
+            )
+        self._id += 1
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps({**ask, "id": self._id}).encode() + b"\n")
+        await stdin.drain()
+        line = await stdout.readline()
+        if not line:
+            raise OSError("the drawing process ended")
+        answer: dict[str, Any] = json.loads(line)
+        if answer.get("id") != self._id:
+            raise ValueError("the drawing process answered something else")
+        return answer
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._end()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One series name, and how it is drawn."""
+
+    name: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What one chart shows."""
+
+    title: str
+    metrics: tuple[Metric, ...]
+    unit: str = ""
+    top: float | None = None
+    """Fixed scale limit; None rounds the largest value up."""
+    least: float = 1.0
+
+
+THROUGHPUT = Plot("tok/s per GPU", (Metric("gen_tok_s"),), least=100)
+MAMBA = Plot("Mamba state in use", (Metric("mamba_usage"),), "%", 1.0)
+KV = Plot("KV cache in use", (Metric("kv_usage"),), "%", 1.0)
+CACHE = Plot("cache in use", (Metric("mamba_usage", "mamba"), Metric("kv_usage", "kv")), "%", 1.0)
+RUNNING = Plot("running requests", (Metric("running"),), least=8)
+QUEUED = Plot("queued requests", (Metric("queued"),), least=8)
+HEAT = Plot("temperature °C", (Metric("temperature_c"),), least=100)
+POWER = Plot("power W", (Metric("power_w"),), least=100)
+
+SETS: tuple[tuple[tuple[Plot, ...], tuple[Plot, ...]], ...] = (
+    ((THROUGHPUT, MAMBA, KV), (THROUGHPUT, CACHE)),
+    ((RUNNING, QUEUED), (RUNNING, QUEUED)),
+    ((HEAT, POWER), (HEAT, POWER)),
+)
+"""What `m` goes through: for a wide screen, and for a narrow one."""
+
+SPANS: tuple[float, ...] = (300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
+"""Windows that zooming goes through, in seconds."""
+
+
+def _value(plot: Plot, value: float) -> str:
+    return f"{value * 100:.0f}%" if plot.unit == "%" else short(value)
+
+
+def request(
+    plot: Plot,
+    trend: model.Trend,
+    until: float,
+    width: int,
+    height: int,
+    marks: Sequence[float],
+    focus: int | None,
+) -> dict[str, Any]:
+    """What to ask of the drawing process for this window."""
+    points = min(trend.points, max(16, (width - 6) * 2))
+    chosen: list[dict[str, Any]] = []
+    labels: list[list[Any]] = []
+    top = plot.top or 0.0
+    for metric in plot.metrics:
+        last: list[float] = []
+        for gpu in trend.gpus(metric.name):
+            values = model.shrink(trend.column(metric.name, gpu, until), points)
+            known = [v for v in values if v is not None]
+            if not known:
+                continue
+            if plot.top is None:
+                top = max(top, *known)
+            last.append(known[-1])
+            code = FIRST_COLOUR + gpu % GPU_COLOURS
+            if focus is not None and gpu != focus:
+                code = AXES
+            series = {
+                "color": code,
+                "values": [None if v is None else round(v, 4) for v in values],
+                "focus": gpu == focus,
+            }
+            chosen.append(series)
+        if metric.label and last:
+            middle = sum(last) / len(last)
+            labels.append([points * 0.02, min(0.97, middle + 0.09), metric.label, TICKS])
+    if plot.top is None:
+        top = model.nice_top(max(top, plot.least))
+    chosen.sort(key=lambda s: bool(s.pop("focus")))
+    start = until - trend.span
+    positions, words = _time_ticks(start, until, points, width)
+    steps = 4 if height >= 12 else 2
+    heights = [top * i / steps for i in range(steps + 1)]
+    return {
+        "width": width,
+        "height": height,
+        "series": chosen,
+        "top": top,
+        "x": [positions, words],
+        "y": [heights, [_value(plot, v) for v in heights]],
+        "marks": [
+            round((m - start) / trend.span * (points - 1), 1) for m in marks if start < m < until
+        ],
+        "labels": labels,
+    }
+
+
+def _time_ticks(
+    start: float, until: float, points: int, width: int
+) -> tuple[list[float], list[str]]:
+    count = 2 if width < 40 else 3 if width < 70 else 5
+    long = until - start > 20 * 3600
+    positions, words = [], []
+    for i in range(count):
+        at = start + (until - start) * i / (count - 1)
+        positions.append(round((points - 1) * i / (count - 1), 1))
+        word = clock(at)[:5] if not long else f"{duration(until - at)} ago"
+        words.append("now" if long and i == count - 1 else word)
+    return positions, words
+
+
+class Chart(Painted):
+    """One plot under its title line."""
+
+    app: StokerApp
+
+    def __init__(self, plot: Plot, plotter: Callable[[], Plotter]) -> None:
+        super().__init__()
+        self.plot = plot
+        self._plotter = plotter
+        self._rows: list[list[tuple[str, int | None]]] = []
+        self._drawn: tuple[object, ...] = ()
+        self._drawing: asyncio.Task[None] | None = None
+
+    def set_plot(self, plot: Plot) -> None:
+        """Show something else."""
+        if plot is not self.plot:
+            self.plot = plot
+            self._rows = []
+            self._drawn = ()
+            self.show()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        app = self.app
+        self._ask(width, height - 1)
+        faded = model.stale(app.state, app.now())
+        legend: list[Part] = []
+        numbers = app.state.numbers
+        if width >= 44 and len(numbers) <= GPU_COLOURS:
+            legend = [(f"{g} ", "dim" if faded else gpu_style(g)) for g in numbers]
+        window = app.window_text()
+        title: list[Part] = [(f" {self.plot.title}", "bold text"), (f"  {window}  ", "dim")]
+        lines: list[Line] = [spread(title, legend, width)]
+        if not self._rows:
+            problem = self._plotter().problem
+            lines.append([("  " + (problem or "drawing …"), "bad" if problem else "dim")])
+            return lines
+        lines += [
+            [(text, self._style(code, faded)) for text, code in row]
+            for row in self._rows[: height - 1]
+        ]
+        return lines
+
+    @staticmethod
+    def _style(code: int | None, faded: bool) -> str:
+        if code is None:
+            return "text"
+        if code in _CODES:
+            return _CODES[code]
+        return "dim" if faded else gpu_style(code - FIRST_COLOUR)
+
+    def _ask(self, width: int, height: int) -> None:
+        """Have it drawn where the picture would differ from the last one by a dot."""
+        app = self.app
+        if width < 24 or height < 4 or (self._drawing is not None and not self._drawing.done()):
+            return
+        trend = app.window
+        until = app.window_end()
+        marks = [e.since for e in app.state.epochs]
+        if app.state.swap is not None:
+            marks.append(app.state.swap.ended or 0.0)
+        step = max(trend.width, 3.0)
+        key = (self.plot, width, height, int(until / step), trend.loads, app.focus_gpu, len(marks))
+        if key == self._drawn:
+            return
+        self._drawn = key
+        ask = request(self.plot, trend, until, width, height, marks, app.focus_gpu)
+        self._drawing = asyncio.create_task(self._draw(ask))
+
+    async def _draw(self, ask: dict[str, Any]) -> None:
+        rows = await self._plotter().draw(ask)
+        if rows is not None:
+            self._rows = rows
+        if self.is_attached:
+            self.show()
+
+    def on_unmount(self) -> None:
+        """Nothing is drawn for a chart that is gone."""
+        if self._drawing is not None:
+            self._drawing.cancel()

@@ -1,0 +1,46 @@
+"""Events as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from console.text import clock, visible
+from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad
+from remote.protocol import Event
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+LEVEL = {"info": ("·", "dim"), "warning": ("▲", "warn"), "error": ("✖", "bad")}
+
+
+def event_line(event: Event, width: int, *, kind: bool) -> Line:
+    """Time, mark, GPU, text, who."""
+    sign, style = LEVEL.get(event.level, ("?", "warn"))
+    line: list[Part] = [(f"{clock(event.time)} ", "dim"), (f"{sign} ", style)]
+    if kind:
+        line.append((pad(visible(event.kind), 16) + " ", "dim"))
+    if event.gpu is not None:
+        line.append((f"{event.gpu} ", f"bold {gpu_style(event.gpu)}"))
+    line.append((visible(event.text), "text" if event.level == "info" else style))
+    if event.who:
+        line.append((f"  {visible(event.who)}", "dim"))
+    return clip(line, width)
+
+
+def tail_lines(found: Sequence[Event], width: int, height: int) -> list[Line]:
+    """The newest events that fit, newest at the bottom."""
+    if not found:
+        return [[("no events yet", "dim")]]
+    return [event_line(e, width, kind=width >= 110) for e in found[-height:]]
+
+
+class EventTail(Painted):
+    """The latest events on the fleet screen."""
+
+    app: StokerApp
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        return tail_lines(self.app.state.events, width, height)

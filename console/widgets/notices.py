@@ -1,0 +1,69 @@
+"""What is wrong, and which key helps: the first thing to read."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from console import model
+from console.actions import BY_NAME, key_name
+from console.text import visible
+from console.widgets.paint import Line, Painted, Part, clip, spread
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+_SIGNS = {
+    "error": ("✖", "bad"),
+    "warning": ("▲", "warn"),
+    "info": ("●", "info"),
+    "good": ("✔", "good"),
+}
+
+
+def notice_lines(found: list[model.Notice], width: int, height: int) -> list[Line]:
+    """As many notices as fit, worst first, each wrapped; the count of the others at the end."""
+    if not found:
+        return [[("✔ ", "good"), ("nothing stands out", "dim")]]
+    blocks: list[list[Line]] = []
+    for notice in found:
+        sign, style = _SIGNS[notice.level]
+        key: list[Part] = []
+        if action := BY_NAME.get(notice.action):
+            key = [
+                (f" {key_name(action.keys[0])}", "bold accent"),
+                (f" {action.title.lower()}", "dim"),
+            ]
+        room = max(20, width - 3 - sum(len(t) for t, _ in key))
+        rows = textwrap.wrap(visible(notice.text), room) or [""]
+        tone = {"error": "bold bad", "warning": "warn", "info": "text", "good": "good"}[
+            notice.level
+        ]
+        block: list[Line] = [spread([(f"{sign} ", style), (rows[0], tone)], key, width)]
+        block += [clip([("  ", "text"), (row, tone)], width) for row in rows[1:]]
+        blocks.append(block)
+    lines: list[Line] = []
+    for index, block in enumerate(blocks):
+        left = height - len(lines)
+        others = len(blocks) - index - 1
+        if len(block) > left or (others and len(block) == left and index > 0 and left < 2):
+            hidden = len(blocks) - index
+            if lines and left == 0:
+                lines[-1] = spread(lines[-1], [(f" +{hidden}", "bold warn")], width)
+            elif left and not lines:
+                lines += block[:left]
+            elif left:
+                lines += block[:left] if hidden == 1 else [[(f"  and {hidden} more", "dim")]]
+            break
+        lines += block
+    return lines
+
+
+class Notices(Painted):
+    """The band under the progress header."""
+
+    app: StokerApp
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        return notice_lines(model.notices(self.app.state, self.app.now()), width, height)

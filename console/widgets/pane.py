@@ -1,0 +1,325 @@
+"""A pane of foreign lines: follows or holds, filters, cuts when painted, never slides.
+
+Lines are kept as text and made into strips only when they are on the screen. The offset is the
+pane's own: a growing virtual size would lay the whole screen out anew with every line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Region
+from textual.message import Message
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console.model import MAX_LINES
+from console.text import plain, visible
+from console.widgets.paint import Line, Palette
+
+LIMIT = 2000
+"""Characters of a line that are looked at and painted; the rest is counted."""
+
+
+class Filter:
+    """What of a log is shown: lines that match, or do not (``!`` in front), without noise."""
+
+    def __init__(self, text: str = "", *, hide: re.Pattern[str] | None = None) -> None:
+        self.text = text
+        self.inverted = text.startswith("!")
+        self.hide = hide
+        self.problem = ""
+        self.pattern: re.Pattern[str] | None = None
+        wanted = text[1:] if self.inverted else text
+        if wanted:
+            try:
+                self.pattern = re.compile(wanted, re.IGNORECASE if wanted.islower() else 0)
+            except re.error as error:
+                self.problem = f"not a regular expression: {error}"
+
+    def keeps(self, line: str) -> bool:
+        """Whether a line is shown."""
+        line = plain(line[:LIMIT])
+        if self.hide is not None and self.hide.search(line):
+            return False
+        if self.pattern is None:
+            return True
+        return (self.pattern.search(line) is not None) != self.inverted
+
+
+class Pane(Widget, can_focus=True):
+    """One log or list: a title line, then lines."""
+
+    ALLOW_SELECT = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("up,k", "move(-1)"),
+        ("down,j", "move(1)"),
+        ("pageup", "move(-20)"),
+        ("pagedown", "move(20)"),
+        ("home", "move(-1000000)"),
+        ("end,G", "follow"),
+        ("left", "shift(-16)"),
+        ("right", "shift(16)"),
+    ]
+
+    class Held(Message):
+        """Following or holding changed."""
+
+        def __init__(self, pane: Pane) -> None:
+            super().__init__()
+            self.pane = pane
+
+    def __init__(
+        self,
+        style_of: Callable[[str], str],
+        *,
+        id: str | None = None,
+        limit: int = MAX_LINES,
+    ) -> None:
+        super().__init__(id=id)
+        self._style_of = style_of
+        self._lines: deque[tuple[int, str]] = deque(maxlen=limit)
+        self._filter = Filter()
+        self._top = 0
+        """Number of the first line shown, while holding."""
+        self.following = True
+        self.pending = 0
+        """Lines that came while holding and were not taken in, so that nothing slides."""
+        self._left = 0
+        self._first = 0
+        """Position in ``_lines`` of the first line painted."""
+        self._strips: dict[tuple[int, int, int], Strip] = {}
+        self._palette: Palette | None = None
+        self._title: Line = []
+
+    # --- content ---
+
+    def set_title(self, line: Line) -> None:
+        """What stands above the lines."""
+        if line != self._title:
+            self._title = line
+            self.refresh(Region(0, 0, max(1, self.size.width), 1))
+
+    def set_filter(self, wanted: Filter, lines: Iterable[tuple[int, str]]) -> None:
+        """Another filter: ``lines`` is everything there is."""
+        self._filter = wanted
+        self.pending = 0
+        self._lines.clear()
+        self._strips.clear()
+        self._lines.extend((n, line) for n, line in lines if wanted.keeps(line))
+        self.refresh()
+
+    def add(self, lines: Iterable[tuple[int, str]]) -> int:
+        """New lines with their numbers; returns how many are shown. Repaints where it must."""
+        keeps = self._filter.keeps
+        fresh = [(n, line) for n, line in lines if keeps(line)]
+        if not fresh:
+            return 0
+        room = (self._lines.maxlen or MAX_LINES) - len(self._lines)
+        if not self.following and (self.pending or len(fresh) > room):
+            self.pending += len(fresh)
+            return len(fresh)
+        short = len(self._lines) < self.rows
+        self._lines.extend(fresh)
+        if self.following or short:
+            self.refresh()
+        return len(fresh)
+
+    @property
+    def rows(self) -> int:
+        """Lines that can be seen at once."""
+        return max(0, self.size.height - 1)
+
+    @property
+    def behind(self) -> int:
+        """Lines below what is shown."""
+        return max(0, len(self._lines) - self._start() - self.rows) + self.pending
+
+    @property
+    def count(self) -> int:
+        """Lines that pass the filter and are held here."""
+        return len(self._lines)
+
+    def _start(self) -> int:
+        most = max(0, len(self._lines) - self.rows)
+        if self.following:
+            return most
+        # Numbers only grow: how many lines with a smaller number than the top one are held?
+        low, high = 0, len(self._lines)
+        while low < high:
+            middle = (low + high) // 2
+            if self._lines[middle][0] < self._top:
+                low = middle + 1
+            else:
+                high = middle
+        return min(low, most)
+
+    # --- moving ---
+
+    def hold(self) -> None:
+        """Stay at the lines shown now."""
+        if self.following and self._lines:
+            start = self._start()
+            self.following = False
+            self._top = self._lines[start][0]
+            self.post_message(self.Held(self))
+            self.refresh()
+
+    def follow(self) -> None:
+        """Show the newest line from now on."""
+        if not self.following:
+            self.following = True
+            self.post_message(self.Held(self))
+        self._left = 0
+        self.refresh()
+
+    def action_follow(self) -> None:
+        """The key."""
+        self.follow()
+
+    def action_move(self, by: int) -> None:
+        """Scroll; at the end, follow again."""
+        if not self._lines:
+            return
+        start = self._start()
+        most = max(0, len(self._lines) - self.rows)
+        wanted = max(0, min(most, start + by))
+        if wanted >= most and by > 0:
+            self.follow()
+            return
+        if wanted != start or by < 0:
+            if self.following:
+                self.following = False
+                self.post_message(self.Held(self))
+            self._top = self._lines[wanted][0]
+            self.refresh()
+
+    def action_shift(self, by: int) -> None:
+        """Scroll sideways."""
+        left = max(0, self._left + by)
+        if left != self._left:
+            self._left = left
+            self._strips.clear()
+            self.refresh()
+
+    def jump(self, number: int) -> None:
+        """Hold with this line at the top third."""
+        if self.following:
+            self.following = False
+            self.post_message(self.Held(self))
+        self._top = number
+        start = self._start()
+        self._top = self._lines[max(0, start - self.rows // 3)][0] if self._lines else 0
+        self.refresh()
+
+    def find(self, wanted: Callable[[str], bool]) -> int | None:
+        """The next line after the first one shown that is ``wanted``, from the top again."""
+        lines = list(self._lines)
+        start = self._start() + self.rows // 3 + 1
+        for index in [*range(start, len(lines)), *range(min(start, len(lines)))]:
+            if wanted(lines[index][1]):
+                found: int = lines[index][0]
+                return found
+        return None
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel."""
+        event.stop()
+        self.action_move(-3)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel."""
+        event.stop()
+        self.action_move(3)
+
+    # --- painting ---
+
+    @property
+    def palette(self) -> Palette:
+        """Styles of the theme on this pane's background."""
+        if self._palette is None:
+            self._palette = Palette(self.app.theme_variables, self.rich_style)
+        return self._palette
+
+    def notify_style_update(self) -> None:
+        """Another theme or focus: other colours."""
+        super().notify_style_update()
+        self._palette = None
+        self._strips.clear()
+
+    def on_resize(self) -> None:
+        """Another width: other cuts."""
+        self._strips.clear()
+
+    def render_line(self, y: int) -> Strip:
+        """See :class:`Widget`."""
+        width = self.size.width
+        palette = self.palette
+        if y == 0:
+            segments = [Segment(t, palette[s]) for t, s in self._title if t]
+            return Strip(segments).adjust_cell_length(width, palette["text"])
+        if y == 1:
+            self._first = self._start()
+        index = (self._first if y > 1 else self._start()) + y - 1
+        if index >= len(self._lines):
+            return Strip.blank(width, palette["text"])
+        number, raw = self._lines[index]
+        selection = self.text_selection
+        key = (number, self._left, width)
+        strip = self._strips.get(key) if selection is None else None
+        if strip is None:
+            strip = self._strip(raw, index, selection)
+            if selection is None:
+                if len(self._strips) > 400:
+                    self._strips.clear()
+                self._strips[key] = strip
+        return strip
+
+    def _strip(self, raw: str, index: int, selection: Selection | None) -> Strip:
+        width = self.size.width
+        text = visible(raw, LIMIT)
+        style = self.palette[self._style_of(raw)]
+        segments = [Segment(text, style)]
+        if selection is not None and (span := selection.get_span(index + 1)) is not None:
+            start, end = span
+            end = len(text) if end == -1 else end
+            chosen = style + Style(reverse=True)
+            segments = [
+                Segment(text[:start], style),
+                Segment(text[start:end], chosen),
+                Segment(text[end:], style),
+            ]
+        strip = Strip([s for s in segments if s.text])
+        if self._left:
+            strip = strip.crop(self._left, self._left + width)
+        elif cell_len(text) > width:
+            strip = Strip([*strip.crop(0, width - 1), Segment("›", self.palette["dim"])])
+        strip = strip.adjust_cell_length(width, style)
+        return strip.apply_offsets(self._left, index + 1)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The chosen text, as it is shown."""
+        text = "\n".join(["", *(visible(line, LIMIT) for _, line in self._lines)])
+        return selection.extract(text), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Paint the choice."""
+        self._strips.clear()
+        self.refresh()
+
+    def shown(self) -> list[str]:
+        """The lines that are on the screen now, for copying and for tests."""
+        start = self._start()
+        return [
+            visible(self._lines[i][1], LIMIT)
+            for i in range(start, min(len(self._lines), start + self.rows))
+        ]
