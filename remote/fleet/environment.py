@@ -61,8 +61,9 @@ async def sourced(script: str, base: Mapping[str, str]) -> tuple[dict[str, str],
     return env, changed
 
 
-def credentials(path: str) -> dict[str, str]:
-    """What servers need of ``KEY=value`` lines (``export`` and shell quotes allowed).
+def credentials(path: str, prefixes: tuple[str, ...] = _CREDENTIALS_FOR_SERVERS) -> dict[str, str]:
+    """The ``KEY=value`` lines (``export`` and shell quotes allowed) whose names begin with one of
+    ``prefixes``; by default what servers need.
 
     Raises :class:`EnvScriptError` where the file cannot be read or others may read it.
     """
@@ -77,7 +78,7 @@ def credentials(path: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
-        if not equals or name.startswith("#") or not name.startswith(_CREDENTIALS_FOR_SERVERS):
+        if not equals or name.startswith("#") or not name.startswith(prefixes):
             continue
         try:
             words = shlex.split(value)

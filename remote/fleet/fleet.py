@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import aiohttp
 
 from remote.fleet import identity, installed, processes
+from remote.fleet import plan as swap_plan
 from remote.fleet.identity import Process
 from remote.fleet.launcher import Launcher, api_key, describe
 from remote.fleet.operations import Operations
@@ -23,21 +26,29 @@ from remote.fleet.probe import Probe
 from remote.fleet.processes import Identity
 from remote.fleet.records import Folder
 from remote.fleet.server import Change, Foreign, Server
+from remote.fleet.swap import Swapper
 from remote.fleet.timing import Timing
 from remote.paths import Workspace
 from remote.protocol import (
     Epoch,
     Flags,
     GpuState,
+    Plan,
     Reading,
     ServerInfo,
     ServerState,
+    Swap,
     TargetSpec,
 )
+from remote.sglang import capacity, dialect
 from remote.sglang import flags as sglang_flags
-from remote.sglang.catalogue import Catalogue, FlagError
+from remote.sglang.catalogue import Catalogue, FlagError, check
+from remote.sglang.refusals import refusals
 
 __all__ = ["Fleet", "FleetError"]
+
+_SGLANG_KNOWN_FOR = 30.0
+"""Seconds for which the answer about the installed SGLang is taken as still true."""
 
 
 class Fleet:
@@ -68,7 +79,9 @@ class Fleet:
         self._servers: dict[int, Server] = {}
         self._catalogue: Catalogue | None = None
         self._installed: installed.Installed | None = None
-        self._asked: str | None = None
+        self._asking = asyncio.Lock()
+        self._asked, self._ask_again = "", 0.0
+        self._read_model: capacity.Model | None = None
         self.launcher = Launcher(workspace, self.timing)
         self.operations = Operations(self.launcher, run, emit, self.timing, self._memory)
         self._spec = spec
@@ -166,29 +179,31 @@ class Fleet:
         return self._installed.version if self._installed is not None else None
 
     async def know_sglang(self) -> None:
-        """Ask the servers' Python for version and flags, unless that is known already.
+        """Ask the servers' Python for version and flags, unless that was done a moment ago.
 
         Raises nothing: where it cannot be asked, flags go unchecked and an event says so.
         """
-        if not self._spec.python:
-            return
-        try:
-            env = await self.launcher.environment(self._spec)
-        except FleetError:
-            return  # a start will say it
-        found = await installed.find(self._spec.python, env)
-        if found is None or (self._installed == found and self._asked == found.key):
-            return
-        self._installed, self._catalogue = found, None
-        if found.version is None:
-            return
-        try:
-            self._catalogue = await installed.flags(
-                self._spec.python, env, found, self.workspace.stoker
-            )
-        except FlagError as error:
-            self._emit("fleet.flags", f"{error}; flags go unchecked", level="warning")
-        self._asked = found.key
+        async with self._asking:
+            python = self._spec.python
+            if not python or (python == self._asked and time.monotonic() < self._ask_again):
+                return
+            self._asked, self._ask_again = python, time.monotonic() + _SGLANG_KNOWN_FOR
+            model = self._spec.fleet.model
+            self._read_model = await asyncio.to_thread(_read_model, model)
+            try:
+                env = await self.launcher.environment(self._spec)
+            except FleetError:
+                return  # a start will say it
+            found = await installed.find(python, env)
+            if found is None or self._installed == found:
+                return
+            self._installed, self._catalogue = found, None
+            if found.version is None:
+                return
+            try:
+                self._catalogue = await installed.flags(python, env, found, self.workspace.stoker)
+            except FlagError as error:
+                self._emit("fleet.flags", f"{error}; flags go unchecked", level="warning")
 
     # --- Finding what runs already ---
 
@@ -238,12 +253,8 @@ class Fleet:
         epoch = f", epoch {launch.epoch}" if launch.epoch is not None else ""
         if server.status == "ready":
             await asyncio.to_thread(lambda: server.note_core(identity.table()))
-            self._run.server(
-                server.gpu,
-                max_running=server.max_running,
-                epoch=launch.epoch,
-                process=server.process,
-            )
+            self.operations.announce(server)
+        server.held = launch.wanted == "swap" or launch.swap is not None
         if launch.wanted == "down":
             self._spawn(self._down_one(server, who="stoker"))
             return f"GPU {server.gpu}: was being stopped, pid {server.main.pid}; stopping goes on"
@@ -312,7 +323,7 @@ class Fleet:
                 self._proofs[gpu] = self._spawn(self._prove(server))
         elif change == "failed":
             self._failed(server)
-        elif change == "ended":
+        elif change == "ended" and not server.held:
             why = f": {server.cause.text}" if server.cause is not None else ""
             self._emit("server.stopped", f"GPU {gpu}: stopped{why}", gpu=gpu)
         elif change == "stalled":
@@ -556,6 +567,133 @@ class Fleet:
             server.held = False
             self._emit("server.stopped", f"GPU {server.gpu}: stopped", gpu=server.gpu, who=who)
 
+    # --- Swaps ---
+
+    def new_flags(
+        self, current: Epoch | None, set_flags: Flags, unset_flags: list[str]
+    ) -> tuple[Flags, list[str]]:
+        """The flags after a change, under the names and types that the installed SGLang takes,
+        and a line for each one that had to be renamed.
+
+        Raises :class:`FleetError` where SGLang would refuse them.
+        """
+        old = current.flags if current is not None else self._spec.fleet.flags
+        said: list[str] = []
+        try:
+            sglang_flags.refuse_own(set_flags)
+            if self._catalogue is not None:
+                # An old epoch may be of another release: its names are brought up to date too.
+                old, renamed = dialect.translate(old, self._catalogue)
+                set_flags, more = dialect.translate(set_flags, self._catalogue)
+                said = [*renamed, *more]
+                set_flags = check(self._catalogue, set_flags)
+            else:
+                set_flags = {name: sglang_flags.typed(v) for name, v in set_flags.items()}
+            new = sglang_flags.changed(old, set_flags, unset_flags)
+            if self._catalogue is not None:
+                new = check(self._catalogue, new)
+        except FlagError as error:
+            raise FleetError(str(error)) from error
+        return new, said
+
+    def plan(
+        self,
+        *,
+        current: Epoch | None,
+        set_flags: Flags,
+        unset_flags: list[str],
+        strategy: Literal["rolling", "all", "canary"],
+        gpus: list[int] | None,
+    ) -> Plan:
+        """What a swap would do; nothing is done.
+
+        ``swap`` of the answer has id and ``to_epoch`` 0: the caller gives them with ``who`` and
+        ``began``. Raises :class:`FleetError` for flags that SGLang would refuse or that are known
+        to fail on this card, and where no server is up to be swapped.
+        """
+        new, warnings = self.new_flags(current, set_flags, unset_flags)
+        old = current.flags if current is not None else self._spec.fleet.flags
+        servers = self._chosen(gpus)
+        if gpus is None:
+            servers = [s for s in servers if s.alive or s.status == "failed"]
+            if not servers:
+                raise FleetError("no server is up: start them with `up`")
+        is_new = dialect.is_new(self.version, self._catalogue)
+        hybrid = self._model.hybrid if self._model is not None else None
+        refused = refusals(new, is_new, card=self._card_name(), hybrid=hybrid)
+        if refused:
+            raise FleetError("; ".join(refused))
+        warnings += dialect.changed_meanings(new, is_new)
+        for server in servers:
+            if server.foreign is not None and server.alive and server.main is not None:
+                warnings.append(
+                    f"GPU {server.gpu}: pid {server.main.pid} was not started by Stoker and will "
+                    "be ended; the next server there is Stoker's"
+                )
+        prediction = self._predict(new, is_new)
+        swap = Swap(
+            id=0,
+            strategy=strategy,
+            gpus=[server.gpu for server in servers],
+            from_epoch=current.id if current is not None else None,
+            to_epoch=0,
+            who="",
+            began=time.time(),
+            steps=swap_plan.steps(server.gpu for server in servers),
+            set_flags=set_flags,
+            unset_flags=unset_flags,
+        )
+        return Plan(
+            swap=swap,
+            diff=sglang_flags.difference(old, new),
+            warnings=warnings,
+            predicted_max_running=prediction.max_running if prediction is not None else None,
+        )
+
+    def _card_name(self) -> str | None:
+        cards = self._gpus() if self._gpus is not None else []
+        return next((card.name for card in cards if card.name), None)
+
+    @property
+    def _model(self) -> capacity.Model | None:
+        known = capacity.known_model(self._spec.fleet.model)
+        return known[0] if known is not None else self._read_model
+
+    def _predict(self, flags: Flags, is_new: bool) -> capacity.Prediction | None:
+        """From what a running server's start has printed; None until one has."""
+        for server in self._all():
+            facts, launch = server.reader.facts, server.launch
+            if launch is None or facts.avail_before is None or facts.avail_after is None:
+                continue
+            memory = self._memory(server.gpu)
+            total = memory[1] / 1024 if memory is not None else facts.avail_before / 0.985
+            card = capacity.Card(total, facts.avail_before, facts.avail_after)
+            model = capacity.learn(facts, launch.flags, is_new, self._model)
+            return capacity.predict(flags, is_new, card, model) if model is not None else None
+        return None
+
+    async def swap(
+        self, swap: Swap, *, old: Epoch | None, new: Epoch, save: Callable[[Swap], None]
+    ) -> Swap:
+        """Carry a swap out, or on from its first unfinished step; returns it as it ended.
+
+        ``save`` must have made the plan durable when it returns; it is called before and after
+        each step. Cancelling leaves the plan where it is, to be gone on with.
+        """
+        swapper = Swapper(
+            swap,
+            old,
+            new,
+            server=self.server,
+            lock=self._lock,
+            operations=self.operations,
+            start=self._start,
+            emit=self._emit,
+            save=save,
+            drain_seconds=self._spec.fleet.drain_seconds,
+        )
+        return await swapper.carry_out()
+
 
 def _look_at(main: Identity, catalogue: Catalogue | None) -> Foreign:
     argv = processes.command(main.pid)
@@ -569,3 +707,11 @@ def _look_at(main: Identity, catalogue: Catalogue | None) -> Foreign:
         is_sglang=sglang_flags.is_server_argv(argv),
         started_at=processes.started_at(main.pid),
     )
+
+
+def _read_model(path: str) -> capacity.Model | None:
+    try:
+        config = json.loads((Path(path) / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return capacity.read_config(config) if isinstance(config, dict) else None

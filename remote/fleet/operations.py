@@ -38,6 +38,15 @@ class Operations:
         server.dispatched = do
         self.run.dispatch(server.gpu, do)
 
+    def announce(self, server: Server) -> None:
+        """Tell the run which process serves here now, and how much at once."""
+        self.run.server(
+            server.gpu,
+            max_running=server.max_running,
+            epoch=server.launch.epoch if server.launch is not None else None,
+            process=server.process,
+        )
+
     async def start(
         self,
         server: Server,
@@ -114,12 +123,7 @@ class Operations:
         )
         await asyncio.to_thread(server.folder.write_ready, server.ready)
         server.status, server.doing, server.cause = "ready", "", None
-        self.run.server(
-            server.gpu,
-            max_running=server.max_running,
-            epoch=launch.epoch,
-            process=server.process,
-        )
+        self.announce(server)
         self.emit(
             "server.ready",
             f"GPU {server.gpu}: ready after {now - launch.asked:.0f} s, "

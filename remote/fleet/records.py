@@ -145,10 +145,15 @@ class Folder:
     def write_ready(self, record: Ready) -> None:
         _write(self.root / "ready.json", record)
 
-    def want(self, record: Launch, wanted: Wanted, swap: int | None = None) -> Launch:
+    def want(self, record: Launch, wanted: Wanted) -> Launch:
         """Note durably what the present launch is meant to be from now on."""
-        if record.wanted == wanted and (swap is None or record.swap == swap):
-            return record
-        changed = msgspec.structs.replace(record, wanted=wanted)
-        _write(self.root / "launch.json", changed)
+        return self._change(record, msgspec.structs.replace(record, wanted=wanted))
+
+    def settle(self, record: Launch) -> Launch:
+        """The swap that started this launch is over: it is wanted up like any other."""
+        return self._change(record, msgspec.structs.replace(record, wanted="up", swap=None))
+
+    def _change(self, record: Launch, changed: Launch) -> Launch:
+        if changed != record:
+            _write(self.root / "launch.json", changed)
         return changed

@@ -151,6 +151,11 @@ class Server:
         self._started_at = running.began
         return self.main is not None
 
+    def settle(self) -> None:
+        """The swap that started this launch is through with it. Blocking."""
+        if self.launch is not None:
+            self.launch = self.folder.settle(self.launch)
+
     @property
     def alive(self) -> bool:
         """Whether there is a process to speak of."""
@@ -219,7 +224,7 @@ class Server:
     def ended_unseen(self) -> Change:
         """Judge an end by what is left of it: the exit record and the log."""
         assert self.launch is not None
-        if self.launch.wanted != "up" or self.held:
+        if self.launch.wanted != "up":
             self.status, self.doing = "stopped", ""
             return "ended"
         if self.reader.draining and not self.reader.remaining and self.reader.cause is None:

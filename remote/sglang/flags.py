@@ -126,6 +126,13 @@ def _guess(word: str) -> str | int | float:
     return word
 
 
+def typed(value: FlagValue) -> FlagValue:
+    """A value that may have come as text (``"0.90"``, ``"true"``) as what it looks like."""
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower(), _guess(value))
+    return value
+
+
 def model_and_port(argv: list[str]) -> tuple[str | None, int]:
     """Model path and port of a server's command line; SGLang listens on 30000 by default."""
     flags = from_argv(argv)

@@ -1,0 +1,254 @@
+"""Hot swaps over real processes: new flags, slots compared, failures put back, deaths survived."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from remote.fleet import plan
+from remote.fleet.fleet import Fleet, FleetError
+from remote.protocol import Epoch, Flags, Plan, Swap, SwapStep
+from tests.remote.fleet.conftest import Site, until
+from tests.remote.fleet.test_fleet import chat, pid_of
+
+OLD: Flags = {"mamba-scheduler-strategy": "extra_buffer", "mem-fraction-static": 0.85}
+
+
+@dataclass
+class Journal:
+    """Saves like the journal: only what was encoded can be read back."""
+
+    saved: list[bytes] = field(default_factory=list)
+    stop_at: tuple[int, str, str] | None = None
+    fleet_task: asyncio.Task[Swap] | None = None
+
+    def __call__(self, swap: Swap) -> None:
+        self.saved.append(msgspec.json.encode(swap))
+        if self.stop_at is not None and self.fleet_task is not None:
+            step = plan.of(swap, self.stop_at[0], self.stop_at[1])  # type: ignore[arg-type]
+            if step is not None and step.state == self.stop_at[2]:
+                self.stop_at = None
+                self.fleet_task.cancel()
+
+    @property
+    def last(self) -> Swap:
+        return msgspec.json.decode(self.saved[-1], type=Swap)
+
+
+def begin(planned: Plan, number: int = 1) -> Swap:
+    assert planned.swap is not None
+    return replace(planned.swap, id=number, to_epoch=2, who="ann", began=time.time())
+
+
+async def ready_fleet(site: Site, **flags: object) -> tuple[Fleet, Epoch]:
+    spec = site.spec(**{**OLD, **flags})  # type: ignore[arg-type]
+    fleet = site.fleet(spec)
+    epoch = site.epoch(spec, 1)
+    await fleet.up(None, epoch=epoch, who="ann")
+    await site.all_are(fleet, "ready")
+    return fleet, epoch
+
+
+def swap_to(fleet: Fleet, epoch: Epoch, strategy: str, **flags: object) -> tuple[Swap, Epoch, Plan]:
+    typed: Flags = {name.replace("_", "-"): value for name, value in flags.items()}  # type: ignore[misc]
+    planned = fleet.plan(
+        current=epoch,
+        set_flags=typed,
+        unset_flags=[],
+        strategy=strategy,  # type: ignore[arg-type]
+        gpus=None,
+    )
+    new, _ = fleet.new_flags(epoch, typed, [])
+    return begin(planned), Epoch(id=2, since=time.time(), flags=new, who="ann"), planned
+
+
+async def test_rolling_swap_to_more_slots(site: Site) -> None:
+    fleet, old = await ready_fleet(site)
+    before = [pid_of(fleet, 0), pid_of(fleet, 1)]
+    asked = [asyncio.create_task(chat(fleet.url(0), 50)) for _ in range(5)]
+    await until(lambda: fleet.states()[0].running == 5)
+    swap, new, planned = swap_to(
+        fleet, old, "rolling", mamba_scheduler_strategy="no_buffer", mem_fraction_static=0.9
+    )
+    assert planned.diff == [
+        "mamba-scheduler-strategy extra_buffer → no_buffer",
+        "mem-fraction-static 0.85 → 0.90",
+    ]
+    assert fleet.infos()[0].max_running == 37
+    journal = Journal()
+    ended = await fleet.swap(swap, old=old, new=new, save=journal)
+    assert ended.state == "done", ended
+    assert ended == journal.last
+    assert "37 → 72 slots" in ended.text
+    assert [await one for one in asked] == ["stop"] * 5
+    assert [i.max_running for i in fleet.infos()] == [72, 72]
+    assert [i.epoch for i in fleet.infos()] == [2, 2]
+    assert not {pid_of(fleet, 0), pid_of(fleet, 1)} & set(before)
+    assert site.run.servers[-1][:3] == (1, 72, 2)
+    assert [t for t in site.run.told if t[0] == 1][-2:] == [(1, "pause"), (1, "run")]
+    # One after the other: nothing of GPU 1 began before GPU 0 was through.
+    resumed, paused = plan.of(ended, 0, "resume"), plan.of(ended, 1, "pause")
+    assert resumed is not None
+    assert paused is not None
+    assert resumed.ended is not None
+    assert paused.began is not None
+    assert paused.began >= resumed.ended
+    # Each step was durable before it began.
+    for name in plan.STEPS:
+        states = [
+            step.state
+            for raw in journal.saved
+            if (step := plan.of(msgspec.json.decode(raw, type=Swap), 0, name)) is not None
+        ]
+        first = next(s for s in states if s != "waiting")
+        assert first == "doing", name
+
+
+async def test_swap_all_at_once_aborts_after_the_bound(site: Site) -> None:
+    spec = site.spec(drain=0.5, **OLD)  # type: ignore[arg-type]
+    fleet = site.fleet(spec)
+    old = site.epoch(spec, 1)
+    await fleet.up(None, epoch=old, who="ann")
+    await site.all_are(fleet, "ready")
+    asked = asyncio.create_task(chat(fleet.url(1), 100_000))
+    await until(lambda: fleet.states()[1].running)
+    swap, new, _ = swap_to(fleet, old, "all", mamba_scheduler_strategy="no_buffer")
+    ended = await fleet.swap(swap, old=old, new=new, save=Journal())
+    assert ended.state == "done", ended
+    assert await asked == "abort"
+    aborted = plan.of(ended, 1, "abort")
+    assert aborted is not None
+    assert aborted.text == "1 requests go back to the queue"
+    assert (1, "abort") in site.run.told
+    # At the same time: both were paused before either was through.
+    began = [s.began or 0.0 for s in ended.steps if s.name == "pause"]
+    ready = [s.ended or 0.0 for s in ended.steps if s.name == "resume"]
+    assert max(began) < min(ready)
+
+
+async def test_a_server_that_does_not_come_up_gets_its_old_flags_back(site: Site) -> None:
+    fleet, old = await ready_fleet(site)
+    second = pid_of(fleet, 1)
+    swap, new, _ = swap_to(fleet, old, "rolling", fake_die="weights", mem_fraction_static=0.97)
+    ended = await fleet.swap(swap, old=old, new=new, save=Journal())
+    assert ended.state == "rolled back"
+    assert "out of GPU memory while loading weights" in ended.text
+    assert "previous flags were put back" in ended.text
+    assert "GPU 1 not touched" in ended.text
+    assert pid_of(fleet, 1) == second
+    info = fleet.infos()[0]
+    assert (info.epoch, info.max_running) == (1, 37)
+    assert info.flags["mem-fraction-static"] == 0.85
+    assert fleet.states()[0].state == "ready"
+    assert site.run.told[-1] == (0, "run")
+    assert all(s.state == "skipped" for s in ended.steps if s.gpu == 1)
+
+
+async def test_flags_that_cannot_be_put_back_leave_a_failed_swap(site: Site) -> None:
+    fleet, old = await ready_fleet(site)
+    (site.root / "sglang" / "launch_server.py").write_text("raise SystemExit('broken')\n")
+    swap, new, _ = swap_to(fleet, old, "rolling", mem_fraction_static=0.9)
+    ended = await fleet.swap(swap, old=old, new=new, save=Journal())
+    assert ended.state == "failed"
+    assert "GPU 0 could not be put back either" in ended.text
+    assert fleet.states()[0].state == "failed"
+    assert fleet.states()[1].state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("pause", "doing"),
+        ("drain", "doing"),
+        ("stop", "doing"),
+        ("start", "doing"),
+        ("start", "done"),
+        ("ready", "doing"),
+        ("resume", "doing"),
+    ],
+)
+async def test_a_new_agent_goes_on_with_the_swap(site: Site, name: str, state: str) -> None:
+    site.gpus = 1
+    fleet, old = await ready_fleet(site, fake_load=0.4)
+    swap, new, _ = swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+    journal = Journal(stop_at=(0, name, state))
+    journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
+    with pytest.raises(asyncio.CancelledError):
+        await journal.fleet_task
+    await site.close(fleet)
+
+    other = site.fleet(fleet.spec)
+    await other.adopt()
+    ended = await other.swap(journal.last, old=old, new=new, save=journal)
+    assert ended.state == "done", ended
+    info = other.infos()[0]
+    assert (info.epoch, info.max_running) == (2, 72)
+    assert site.run.told[-1] == (0, "run")
+    # It was started once, not twice.
+    log = (site.root / "sglang_logs" / "sglang_gpu0.log").read_text()
+    assert log.count("server_args=") == 2
+
+
+async def test_a_new_agent_goes_on_putting_back(site: Site) -> None:
+    site.gpus = 1
+    fleet, old = await ready_fleet(site)
+    swap, new, _ = swap_to(fleet, old, "rolling", fake_die="weights")
+    journal = Journal(stop_at=(0, "put back", "doing"))
+    journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
+    with pytest.raises(asyncio.CancelledError):
+        await journal.fleet_task
+    await site.close(fleet)
+    other = site.fleet(fleet.spec)
+    await other.adopt()
+    ended = await other.swap(journal.last, old=old, new=new, save=journal)
+    assert ended.state == "rolled back"
+    assert other.infos()[0].epoch == 1
+    assert other.states()[0].state == "ready"
+
+
+async def test_a_plan_needs_servers_and_known_flags(site: Site) -> None:
+    spec = site.spec(**OLD)  # type: ignore[arg-type]
+    fleet = site.fleet(spec)
+    with pytest.raises(FleetError, match="no server is up"):
+        swap_to(fleet, site.epoch(spec), "rolling", mem_fraction_static=0.9)
+    with pytest.raises(FleetError, match="between 0 and 1"):
+        fleet.plan(
+            current=None,
+            set_flags={"mem-fraction-static": 1.5},
+            unset_flags=[],
+            strategy="all",
+            gpus=[0],
+        )
+    with pytest.raises(FleetError, match="port follows from `base_port`"):
+        fleet.plan(current=None, set_flags={"port": 1}, unset_flags=[], strategy="all", gpus=[0])
+    with pytest.raises(FleetError, match="there is no GPU 9"):
+        fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=[9])
+
+
+def test_steps_and_groups() -> None:
+    swap = Swap(
+        id=1,
+        strategy="rolling",
+        gpus=[0, 1, 2],
+        from_epoch=1,
+        to_epoch=2,
+        who="",
+        began=0.0,
+        steps=plan.steps([0, 1, 2]),
+    )
+    assert plan.groups(swap) == [[0], [1], [2]]
+    assert plan.groups(swap, 2) == [[0, 1], [2]]
+    assert plan.groups(replace(swap, strategy="all")) == [[0, 1, 2]]
+    assert plan.groups(replace(swap, strategy="canary")) == [[0], [1, 2]]
+    changed = plan.put(swap, SwapStep(gpu=1, name="put back", state="doing"))
+    assert [s.gpu for s in changed.steps] == [0] * 8 + [1] * 9 + [2] * 8
+    assert plan.of(changed, 1, "put back") == SwapStep(gpu=1, name="put back", state="doing")
+    assert plan.untouched(changed, 2)
+    assert not plan.untouched(changed, 1)
+    assert not plan.finished(changed, 1)
+    assert plan.finished(plan.mark(changed, 1, "put back", state="done"), 1)
