@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from remote import samples
-from remote.protocol import Epoch, Event, History, Swap
+from remote.protocol import Epoch, Event, Flags, History, Swap
 from remote.samples import Sample
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS events (
   id INTEGER PRIMARY KEY, time REAL, kind TEXT, level TEXT, text TEXT, gpu INTEGER, who TEXT);
 CREATE TABLE IF NOT EXISTS epochs (id INTEGER PRIMARY KEY, data TEXT);
 CREATE TABLE IF NOT EXISTS swaps (id INTEGER PRIMARY KEY, state TEXT, data TEXT);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, data TEXT);
 CREATE TABLE IF NOT EXISTS actions (
   id INTEGER PRIMARY KEY, began REAL, ended REAL, who TEXT, what TEXT, result TEXT);
 """
@@ -58,6 +59,7 @@ class Journal:
         self.problem = ""
         self.epochs: dict[int, Epoch] = {}
         self.swaps: dict[int, Swap] = {}
+        self._configured: Flags | None = None
         self.recent: deque[Event] = deque(maxlen=RING)
         self.dropped = 0
         self._on_problem = on_problem
@@ -135,6 +137,19 @@ class Journal:
                 (epoch.id, msgspec.json.encode(epoch).decode()),
             )
         )
+
+    @property
+    def configured(self) -> Flags | None:
+        """The configuration file's flags as the last epoch found them; None before the first."""
+        return self._configured
+
+    @configured.setter
+    def configured(self, flags: Flags) -> None:
+        if flags == self._configured:
+            return
+        self._configured = flags
+        row = ("configured", msgspec.json.encode(flags).decode())
+        self._submit(lambda db: db.execute("INSERT OR REPLACE INTO notes VALUES (?,?)", row))
 
     def next_epoch(self, seen: Iterable[int] = ()) -> int:
         """An id that no epoch had; ``seen`` are those known from elsewhere."""
@@ -256,6 +271,9 @@ class Journal:
         for (data,) in db.execute("SELECT data FROM swaps ORDER BY id DESC LIMIT 50"):
             swap = msgspec.json.decode(data, type=Swap)
             self.swaps.setdefault(swap.id, swap)
+        note = db.execute("SELECT data FROM notes WHERE name='configured'").fetchone()
+        if note and self._configured is None:
+            self._configured = msgspec.json.decode(note[0], type=Flags)
         action = db.execute("SELECT max(id) FROM actions").fetchone()[0] or 0
         self._last_action = max(self._last_action, action)
         if not self._samples:

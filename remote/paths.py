@@ -50,9 +50,9 @@ class Workspace:
         return self.stoker / "spec.json"
 
     @property
-    def run_file(self) -> Path:
-        """Pid, start time and argv of the generation that the agent started."""
-        return self.stoker / "run.json"
+    def run(self) -> Path:
+        """``run``: argv, pid, start time, ``exit.json`` of the generation, like a server's."""
+        return self.stoker / "run"
 
     @property
     def run_log(self) -> Path:

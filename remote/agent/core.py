@@ -9,19 +9,24 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from remote import host, samples
-from remote.agent import diff, logs
+from remote import host, samples, verdict
+from remote.agent import alerts, diff, epochs, logs
+from remote.agent.actions import Actions
 from remote.agent.diff import Picture
+from remote.agent.run import Run
 from remote.agent.serve import RequestError
+from remote.fleet.fleet import Fleet
+from remote.generate import layout
 from remote.journal import Journal
 from remote.paths import Workspace
 from remote.protocol import (
     READ_ONLY,
+    Alert,
     Done,
+    Epoch,
     Event,
     Events,
     Get,
@@ -32,13 +37,23 @@ from remote.protocol import (
     ReadLog,
     Request,
     Result,
+    ServerInfo,
+    ServerState,
     Shutdown,
     TargetSpec,
+    Verdict,
 )
 
 log = logging.getLogger("agent")
 
 TICK_S = 1.0
+EPOCHS_SHOWN = 20
+KEEP_EPOCH_S = 30.0
+"""How often an epoch's growing numbers are written down."""
+VERDICT_RAMP_S, VERDICT_S = 10.0, 45.0
+"""After the first token: when servers count as filled, and when the verdict is given."""
+VERDICT_LEAST = 5
+"""Seconds of numbers without which a run that has ended gets no verdict."""
 
 
 class Agent:
@@ -47,23 +62,38 @@ class Agent:
     def __init__(self, workspace: Workspace, *, code: str, end: asyncio.Event) -> None:
         self.workspace = workspace
         self.code = code
+        self.spec: TargetSpec | None = None
+        self.journal = Journal(workspace.journal, self._journal_problem)
+        self.run = Run(workspace, self._url, self.emit)
         self._end = end
         self._loop = asyncio.get_running_loop()
-        self.journal = Journal(workspace.journal, self._journal_problem)
-        self.spec: TargetSpec | None = None
+        self._fleet: Fleet | None = None
+        self._fleet_lock = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+        self._actions = Actions(self)
+        self._tally = epochs.Tally()
+        self._epochs_kept: dict[int, float] = {}
+        self._first_minute: _FirstMinute | None = None
+        self._verdict: Verdict | None = None
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
         self._simulated = os.environ.get("STOKER_SIMULATED") == "1"
+        self._looked = time.monotonic()
         self._picture = Picture()
+        self._background: set[asyncio.Task[object]] = set()
 
     # --- life ---
 
     async def open(self) -> None:
-        """Read back what the last agent left."""
+        """Read back what the last agent left, and find what still runs."""
         await self.journal.open()
-        self.spec = await asyncio.to_thread(read_spec, self.workspace.spec)
         self.emit("agent.started", f"agent {self.code[:12]} started, pid {os.getpid()}")
+        spec = await asyncio.to_thread(read_spec, self.workspace.spec)
+        if spec is not None:
+            self.spec = spec
+            await self.fleet()
+            await self._actions.go_on()
 
-    async def run(self) -> None:
+    async def live(self) -> None:
         """Watch, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._gpus.run())
@@ -71,8 +101,67 @@ class Agent:
 
     async def close(self) -> None:
         """Leave; servers and run go on."""
+        await self._actions.close()
+        for epoch in self.journal.epochs.values():
+            if epoch.id in self._epochs_kept:
+                self.journal.put_epoch(epoch)
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._fleet is not None:
+            await self._fleet.close()
+        await self.run.written()
         self.emit("agent.ended", "agent ended; servers and run go on")
         await self.journal.close()
+
+    async def fleet(self, spec: TargetSpec | None = None) -> Fleet:
+        """The fleet, made on first need, for the spec given or known. Raises RequestError."""
+        async with self._fleet_lock:
+            if spec is not None:
+                self._check_workspace(spec)
+                if spec != self.spec:
+                    self.spec = spec
+                    await asyncio.to_thread(self._keep_spec, spec)
+                    self.run.take(spec)
+            if self.spec is None:
+                raise RequestError("this agent has not been told of a target yet: `stoker up`")
+            if self._fleet is None:
+                self._fleet = Fleet(
+                    self.workspace,
+                    self.spec,
+                    run=self.run,
+                    emit=self.emit,
+                    gpus=self._gpus.states,
+                )
+                await self._find(self._fleet)
+                self._watch = asyncio.create_task(self._keep_watching(self._fleet))
+            elif self._fleet.spec != self.spec:
+                self._fleet.spec = self.spec
+            return self._fleet
+
+    async def _find(self, fleet: Fleet) -> None:
+        """What runs already: servers and run of earlier agents, and foreign ones."""
+        assert self.spec is not None
+        self.run.take(self.spec)
+        for line in await fleet.adopt():
+            self.emit("agent.found", line)
+        line = await self.run.adopt()
+        if line:
+            self.emit("agent.found", line)
+        path = self.run.output / layout.EPOCHS
+        # A lost journal's epochs live on in the run directory.
+        for epoch in (await asyncio.to_thread(epochs.read, path)).values():
+            if epoch.id not in self.journal.epochs:
+                self.journal.put_epoch(epoch)
+
+    async def _keep_watching(self, fleet: Fleet) -> None:
+        while True:
+            try:
+                await fleet.watch()
+            except Exception as error:
+                log.exception("watching the servers failed")
+                self.emit("fleet.fault", f"{type(error).__name__}: {error}", level="error")
+            await asyncio.sleep(2)
 
     async def _tick(self) -> None:
         while True:
@@ -83,13 +172,96 @@ class Agent:
                 log.exception("a round of looking failed")
             await asyncio.sleep(max(0.05, TICK_S - (time.monotonic() - began)))
 
+    # --- each second ---
+
     async def _look(self) -> None:
-        """One round: sample everything, keep it, compose the picture."""
-        state = await asyncio.to_thread(host.host, self.workspace.root, simulated=self._simulated)
+        """Sample everything, keep it, compose the picture."""
+        now, moment = time.time(), time.monotonic()
+        seconds, self._looked = min(moment - self._looked, 5.0), moment
+        machine = await asyncio.to_thread(host.host, self.workspace.root, simulated=self._simulated)
+        if self._fleet is not None:
+            await self.run.look()
         cards = [diff.tidy(card) for card in self._gpus.states()]
-        count = self.spec.fleet.gpus if self.spec else len(cards)
-        self.journal.add(samples.sample(time.time(), [], cards, count))
-        self._picture = Picture(target=self.spec, gpus=cards, host=state)
+        infos = self._fleet.infos() if self._fleet else []
+        states = [diff.tidy(state) for state in self._fleet.states()] if self._fleet else []
+        self._count(infos, states, now, seconds)
+        self._judge(infos, states, now)
+        gpus = self.spec.fleet.gpus if self.spec else len(cards)
+        self.journal.add(samples.sample(now, states, cards, gpus))
+        known = sorted(self.journal.epochs.values(), key=lambda e: e.id)
+        picture = Picture(
+            target=self.spec,
+            infos=infos,
+            servers=states,
+            gpus=cards,
+            host=machine,
+            run=self.run.state(),
+            epochs=[epochs.rounded(epoch) for epoch in known[-EPOCHS_SHOWN:]],
+            swap=self._actions.swap,
+            verdict=self._verdict,
+        )
+        wrong = alerts.wrong(picture, self.journal.problem)
+        found = alerts.since(self._picture.alerts, wrong, round(now, 3))
+        self._tell_alerts(found)
+        self._picture = msgspec.structs.replace(picture, alerts=found)
+
+    def _tell_alerts(self, found: list[Alert]) -> None:
+        before = {alert.code for alert in self._picture.alerts}
+        for alert in found:
+            # Servers, run and journal tell their own troubles as they happen.
+            told = alert.code.startswith(("server.", "run.failed", "journal"))
+            if alert.code not in before and not told:
+                self.emit("alert", alert.text, level=alert.level)
+
+    def _count(
+        self, infos: list[ServerInfo], states: list[ServerState], now: float, seconds: float
+    ) -> None:
+        progress = self.run.progress if self.run.alive else None
+        moved = self._tally.add(self.journal.epochs, states, infos, progress, now, seconds)
+        for epoch in moved.values():
+            if now - self._epochs_kept.get(epoch.id, 0.0) >= KEEP_EPOCH_S:
+                self._epochs_kept[epoch.id] = now
+                self.journal.put_epoch(epoch)
+            else:
+                self.journal.epochs[epoch.id] = epoch
+
+    # --- the first-minute verdict ---
+
+    def judge_soon(self, why: str, previous: Epoch | None) -> None:
+        """Give a verdict once tokens have flowed for a while."""
+        self._first_minute = _FirstMinute(why, previous)
+
+    def _judge(self, infos: list[ServerInfo], states: list[ServerState], now: float) -> None:
+        minute = self._first_minute
+        if minute is None or self.spec is None:
+            return
+        flowing = any(s.gen_tok_s and s.running for s in states if s.state == "ready")
+        if self.run.alive and flowing:
+            minute.first_token = minute.first_token or now
+            if now - minute.first_token >= VERDICT_RAMP_S:
+                minute.states.append(states)
+        if minute.first_token is None:
+            if not self.run.alive and now - minute.began > 60:
+                self._first_minute = None
+            return
+        if self.run.alive and now - minute.first_token < VERDICT_S:
+            return
+        self._first_minute = None
+        if len(minute.states) < VERDICT_LEAST:
+            return
+        self._verdict = verdict.judge(
+            verdict.Minute(
+                states=minute.states,
+                infos=infos,
+                progress=self.run.progress,
+                max_tokens=self.spec.run.max_tokens,
+                previous=minute.previous,
+            ),
+            now=round(now, 3),
+            eta_hours_over=self.spec.alerts.eta_hours_over,
+        )
+        level = "warning" if self._verdict.good is False else "info"
+        self.emit("verdict", f"after {minute.why}: {self._verdict.text}", level=level)
 
     # --- what connections show ---
 
@@ -99,7 +271,7 @@ class Agent:
 
     def readings(self) -> list[Reading]:
         """The newest readings of the servers."""
-        return []
+        return self._fleet.readings() if self._fleet is not None else []
 
     def log_path(self, source: str) -> Path | None:
         """The file of a log source, None where there is no such source."""
@@ -108,10 +280,12 @@ class Agent:
         if source == "run":
             return self.workspace.run_log
         match = re.fullmatch(r"gpu(\d{1,3})", source)
-        if match and self.spec:
-            folder = self.workspace.root / self.spec.fleet.log_dir
-            return folder / f"sglang_gpu{int(match[1])}.log"
-        return None
+        if match is None or self.spec is None or int(match[1]) >= self.spec.fleet.gpus:
+            return None
+        gpu = int(match[1])
+        said = next((i.log for i in self._picture.infos if i.gpu == gpu and i.log), "")
+        folder = self.workspace.root / self.spec.fleet.log_dir
+        return folder / (said or f"sglang_gpu{gpu}.log")
 
     @property
     def last_event(self) -> int:
@@ -125,15 +299,21 @@ class Agent:
     def hello(self, hello: Hello) -> None:
         """A console has come. Its spec is taken only where there is none: looking changes
         nothing."""
-        if self.spec is None and hello.spec is not None:
-            self._take_spec(hello.spec)
+        if self.spec is None and hello.spec is not None and hello.role == "console":
+            task: asyncio.Task[object] = asyncio.create_task(self._first_spec(hello.spec))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _first_spec(self, spec: TargetSpec) -> None:
+        try:
+            await self.fleet(spec)
+        except RequestError as error:
+            self.emit("agent.target", str(error), level="warning")
 
     # --- requests ---
 
     async def answer(self, request: Request, who: str) -> Result:
         """Do what is asked, or raise RequestError."""
-        if not isinstance(request, READ_ONLY):
-            return await self._act(request, who)
         match request:
             case Get():
                 return diff.full(self._picture, round(time.time(), 3), 0)
@@ -147,15 +327,12 @@ class Agent:
             case ReadEvents():
                 limit = max(0, min(request.limit, 5000))
                 return Events(await self.journal.events(request.after, limit))
-        raise RequestError(f"{type(request).__name__}: not known here", "protocol")
-
-    async def _act(self, request: Request, who: str) -> Result:
-        match request:
             case Shutdown():
-                self.emit("agent", "asked to end", who=who)
+                self.emit("action", "the agent is asked to end", who=who)
                 self._end.set()
                 return Done("the agent ends; servers and run go on")
-        raise RequestError(f"{type(request).__name__}: not known here", "protocol")
+        assert not isinstance(request, READ_ONLY)
+        return await self._actions.do(request, who)
 
     async def _read_log(self, request: ReadLog) -> Result:
         path = self.log_path(request.source)
@@ -164,12 +341,10 @@ class Agent:
         lines = max(0, min(request.lines, 10_000))
         try:
             if request.offset is None:
-                work = asyncio.to_thread(logs.tail, request.source, path, lines, request.grep)
-            else:
-                work = asyncio.to_thread(
-                    logs.read, request.source, path, request.offset, lines, request.grep
-                )
-            return await work
+                return await asyncio.to_thread(logs.tail, request.source, path, lines, request.grep)
+            return await asyncio.to_thread(
+                logs.read, request.source, path, request.offset, lines, request.grep
+            )
         except FileNotFoundError:
             raise RequestError(f"{path}: not there yet") from None
         except OSError as error:
@@ -179,16 +354,19 @@ class Agent:
 
     # --- helpers ---
 
-    def emit(self, kind: str, text: str, **more: Any) -> Event:
+    def emit(
+        self,
+        kind: str,
+        text: str,
+        *,
+        gpu: int | None = None,
+        level: str = "info",
+        who: str = "",
+    ) -> Event:
         """Record an event; on the loop only."""
-        event = self.journal.emit(kind, text, **more)
-        log.log(
-            {"error": logging.ERROR, "warning": logging.WARNING}.get(event.level, logging.INFO),
-            "%s%s: %s",
-            kind,
-            "" if event.gpu is None else f" gpu{event.gpu}",
-            text,
-        )
+        event = self.journal.emit(kind, text, gpu=gpu, level=level, who=who)
+        number = {"error": logging.ERROR, "warning": logging.WARNING}.get(level, logging.INFO)
+        log.log(number, "%s: %s", kind, text)
         return event
 
     def _later(self, kind: str, text: str, level: str) -> None:
@@ -199,10 +377,34 @@ class Agent:
     def _journal_problem(self, text: str) -> None:
         self._later("journal", text, "info" if text.endswith("again") else "warning")
 
-    def _take_spec(self, spec: TargetSpec) -> None:
-        self.spec = spec
-        with contextlib.suppress(OSError):
+    def _url(self, gpu: int) -> str:
+        if self._fleet is not None:
+            return self._fleet.url(gpu)
+        port = self.spec.fleet.base_port if self.spec else 30000
+        return f"http://127.0.0.1:{port + gpu}"
+
+    def _check_workspace(self, spec: TargetSpec) -> None:
+        root = self.workspace.root
+        if Path(spec.workspace) != root and Path(spec.workspace).resolve() != root:
+            raise RequestError(f"this agent is of {root}, not of {spec.workspace}")
+
+    def _keep_spec(self, spec: TargetSpec) -> None:
+        try:
             write_spec(self.workspace.spec, spec)
+        except OSError as error:
+            text = f"{self.workspace.spec}: {error.strerror}: kept in memory only"
+            self._later("agent.target", text, "warning")
+
+
+class _FirstMinute:
+    """What is gathered until the verdict."""
+
+    def __init__(self, why: str, previous: Epoch | None) -> None:
+        self.why = why
+        self.previous = previous
+        self.began = time.time()
+        self.first_token: float | None = None
+        self.states: list[list[ServerState]] = []
 
 
 def read_spec(path: Path) -> TargetSpec | None:

@@ -96,7 +96,7 @@ async def _run(workspace: Workspace, lock: int) -> int:
         await agent.close()
         return 1
     say_where(lock, code, server.path)
-    work = asyncio.create_task(agent.run())
+    work = asyncio.create_task(agent.live())
     try:
         while not end.is_set():
             with contextlib.suppress(TimeoutError):

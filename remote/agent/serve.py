@@ -48,6 +48,7 @@ log = logging.getLogger("agent.serve")
 
 PICTURE_S = 1.0
 LOGS_S = 0.4
+READINGS_S = 3.0
 BUFFER = 256 * 1024
 """Bytes that may wait in a connection before nothing more is composed for it."""
 EVENTS_AT_ONCE = 200
@@ -99,7 +100,7 @@ class Connection:
         self._seq = 0
         self._event_cursor: int | None = None
         self._cursors: dict[str, tuple[int, int]] = {}
-        self._reading_times: dict[str, float] = {}
+        self._alive: dict[str, bool] = {}
         self.role = "console"
         self.who = ""
         self.greeted = False
@@ -169,7 +170,7 @@ class Connection:
         self._sent = None
         self._event_cursor = wanted.events_after
         self._cursors = dict(wanted.logs)
-        self._reading_times = {}
+        self._alive = {}
         self._wake.set()
 
     def _reply(self, message: Message) -> None:
@@ -179,7 +180,7 @@ class Connection:
     # --- out ---
 
     async def _push(self) -> None:
-        next_picture = next_logs = 0.0
+        next_picture = next_logs = next_readings = 0.0
         last_sent = time.monotonic()
         try:
             while True:
@@ -201,7 +202,9 @@ class Connection:
                         await self._push_picture()
                         sent = True
                     if wanted.readings:
-                        sent |= await self._push_readings()
+                        due = now >= next_readings
+                        next_readings = now + READINGS_S if due else next_readings
+                        sent |= await self._push_readings(every=due)
                     if self._cursors and now >= next_logs:
                         next_logs = now + LOGS_S
                         sent |= await self._push_logs()
@@ -240,11 +243,12 @@ class Connection:
             self._wake.set()
         return True
 
-    async def _push_readings(self) -> bool:
+    async def _push_readings(self, *, every: bool) -> bool:
+        """All readings, or only those of servers that came or went since."""
         sent = False
         for reading in self._agent.readings():
-            if self._reading_times.get(reading.url) != reading.time:
-                self._reading_times[reading.url] = reading.time
+            if every or self._alive.get(reading.url) != reading.alive:
+                self._alive[reading.url] = reading.alive
                 await self._send(reading)
                 sent = True
         return sent

@@ -1,0 +1,410 @@
+"""Requests that change something: one at a time, each told to the journal with its end.
+
+What takes long (starting, stopping, swapping servers) is answered as soon as it is under way and
+goes on by itself; meanwhile another such request is refused with a line that says what is going
+on. Steering the run is always possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from msgspec.structs import replace
+
+from remote.agent import epochs
+from remote.agent.run import Run
+from remote.agent.serve import RequestError
+from remote.fleet.fleet import Fleet, FleetError
+from remote.generate import layout, recovery
+from remote.generate.lock import LockedError
+from remote.journal import Journal
+from remote.protocol import (
+    Done,
+    Down,
+    Epoch,
+    Flags,
+    Request,
+    Restart,
+    Result,
+    RetryFailed,
+    Rollback,
+    RunControl,
+    RunStart,
+    Swap,
+    TargetSpec,
+    Up,
+)
+
+SOON_S = 2.0
+"""What fails within this time is refused; what does not is under way."""
+
+
+class Owner(Protocol):
+    """What actions need of the agent."""
+
+    journal: Journal
+    run: Run
+    spec: TargetSpec | None
+
+    async def fleet(self, spec: TargetSpec | None = None) -> Fleet: ...
+    def emit(self, kind: str, text: str, *, level: str = "info", who: str = "") -> object: ...
+    def judge_soon(self, why: str, previous: Epoch | None) -> None: ...
+
+
+@dataclass
+class _Busy:
+    what: str
+    who: str
+    since: float
+
+
+class Actions:
+    """The one who acts."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._busy: _Busy | None = None
+        self._tasks: set[asyncio.Task[str]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
+        self.swap: Swap | None = None
+        """The swap under way, or the last one."""
+
+    async def do(self, request: Request, who: str) -> Result:
+        """Do it or get it under way. Raises RequestError."""
+        match request:
+            case Up():
+                return await self._up(request, who)
+            case Down():
+                return await self._down(request, who)
+            case Restart():
+                return await self._restart(request, who)
+            case Rollback():
+                return await self._rollback(request, who)
+            case RunStart():
+                return await self._run_start(request, who)
+            case RunControl():
+                return await self._run_control(request, who)
+            case RetryFailed():
+                return await self._retry_failed(request, who)
+        raise RequestError(f"{type(request).__name__}: not known here", "protocol")
+
+    async def close(self) -> None:
+        """Leave what is under way as it is; the next agent goes on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- servers ---
+
+    async def _up(self, request: Up, who: str) -> Result:
+        fleet = await self._owner.fleet(request.spec)
+        epoch = self._epoch_for(self._wanted(fleet), who, "up")
+        gpus = _gpus(request.gpus, request.spec)
+        names = _names(gpus, request.spec)
+
+        async def work() -> str:
+            await fleet.up(gpus, epoch=epoch, who=who)
+            return f"{names} started, epoch {epoch.id}"
+
+        return Done(await self._go(f"up {names}", who, work))
+
+    async def _down(self, request: Down, who: str) -> Result:
+        fleet = await self._owner.fleet()
+        spec = self._known_spec()
+        gpus = _gpus(request.gpus, spec)
+        names = _names(gpus, spec)
+
+        async def work() -> str:
+            await fleet.down(gpus, who=who)
+            return f"{names} stopped"
+
+        return Done(await self._go(f"down {names}", who, work))
+
+    async def _restart(self, request: Restart, who: str) -> Result:
+        if request.confirm_within_min is not None:
+            raise RequestError("--confirm-within is not there yet")
+        fleet = await self._owner.fleet(request.spec)
+        wanted = epochs.changed(self._wanted(fleet), request.set_flags, request.unset_flags)
+        gpus = _gpus(request.gpus, request.spec)
+        return await self._swap(
+            fleet, wanted, request.strategy, gpus, who, request.why, dry_run=request.dry_run
+        )
+
+    async def _rollback(self, request: Rollback, who: str) -> Result:
+        fleet = await self._owner.fleet(request.spec)
+        known = self._owner.journal.epochs
+        now = epochs.current(fleet.infos(), known)
+        earlier = [
+            e for e in known.values() if now is None or (e.id < now.id and e.flags != now.flags)
+        ]
+        if request.epoch is not None and request.epoch not in known:
+            ids = ", ".join(map(str, sorted(known))) or "none"
+            raise RequestError(f"there is no epoch {request.epoch}; there is: {ids}")
+        if request.epoch is None and not earlier:
+            raise RequestError("there is no earlier epoch with other flags to go back to")
+        target = known[request.epoch] if request.epoch is not None else max(earlier, key=_id)
+        why = f"rollback to epoch {target.id}"
+        return await self._swap(fleet, target.flags, request.strategy, None, who, why)
+
+    async def _swap(
+        self,
+        fleet: Fleet,
+        wanted: Flags,
+        strategy: Literal["rolling", "all", "canary"],
+        gpus: list[int] | None,
+        who: str,
+        why: str,
+        *,
+        dry_run: bool = False,
+    ) -> Result:
+        old = epochs.current(fleet.infos(), self._owner.journal.epochs)
+        base = old.flags if old is not None else self._known_spec().fleet.flags
+        set_flags, unset_flags = epochs.delta(base, wanted)
+        try:
+            plan = fleet.plan(
+                current=old,
+                set_flags=set_flags,
+                unset_flags=unset_flags,
+                strategy=strategy,
+                gpus=gpus,
+            )
+        except FleetError as error:
+            raise RequestError(str(error)) from None
+        if dry_run or plan.swap is None:
+            return plan
+        self._refuse_if_busy()
+        # In the names and with the meanings of the installed version.
+        flags, _ = fleet.new_flags(old, set_flags, unset_flags)
+        new = self._epoch_for(flags, who, why or "restart", always=bool(set_flags or unset_flags))
+        swap = replace(
+            plan.swap,
+            id=self._owner.journal.next_swap(),
+            from_epoch=old.id if old else None,
+            to_epoch=new.id,
+            who=who,
+            began=time.time(),
+        )
+        self.swap = swap
+        await asyncio.to_thread(self._owner.journal.save_swap, swap)
+        what = f"restart ({strategy}), {', '.join(plan.diff) or 'same flags'}"
+        await self._go(what, who, lambda: self._run_swap(fleet, swap, old, new), wait=0.0)
+        return replace(plan, swap=swap)
+
+    async def go_on(self) -> None:
+        """Take up a swap that an earlier agent left unfinished."""
+        unfinished = [s for s in self._owner.journal.swaps.values() if s.state == "doing"]
+        known = self._owner.journal.epochs
+        if unfinished:
+            swap = max(unfinished, key=_id)
+            new = known.get(swap.to_epoch)
+            if new is None:
+                return
+            old = known.get(swap.from_epoch) if swap.from_epoch is not None else None
+            fleet = await self._owner.fleet()
+            self.swap = swap
+            text = f"swap {swap.id} was unfinished: going on at its first open step"
+            self._owner.emit("swap.resumed", text, who=swap.who)
+            what = f"swap {swap.id}, taken up again"
+            await self._go(what, swap.who, lambda: self._run_swap(fleet, swap, old, new), wait=0.0)
+        elif self._owner.journal.swaps:
+            self.swap = self._owner.journal.swaps[max(self._owner.journal.swaps)]
+
+    async def _run_swap(self, fleet: Fleet, swap: Swap, old: Epoch | None, new: Epoch) -> str:
+        def save(state: Swap) -> None:
+            self.swap = state
+            self._owner.journal.save_swap(state)
+
+        done = self.swap = await fleet.swap(swap, old=old, new=new, save=save)
+        if done.state == "done" and self._owner.run.alive:
+            self._owner.judge_soon("swap", old)
+        return f"swap {done.id} {done.state}" + (f": {done.text}" if done.text else "")
+
+    # --- the run ---
+
+    async def _run_start(self, request: RunStart, who: str) -> Result:
+        self._refuse_if_busy()
+        fleet = await self._owner.fleet(request.spec)
+        states = fleet.states()
+        up = [s for s in states if s.state in ("ready", "foreign")]
+        coming = [s for s in states if s.state in ("starting", "warming")]
+        if not up:
+            if coming:
+                raise RequestError(
+                    f"no server is ready yet, {len(coming)} are starting: wait for the first",
+                    "no-servers",
+                )
+            raise RequestError("no server is up: start them first (u)", "no-servers")
+
+        async def work() -> str:
+            return await self._owner.run.start(
+                request.spec,
+                who=who,
+                extend=request.extend,
+                accept_params=request.accept_params,
+            )
+
+        text = await self._go("run start", who, work, wait=60.0)
+        epoch = epochs.current(fleet.infos(), self._owner.journal.epochs)
+        await self._tell_run(epoch)
+        self._owner.judge_soon("start", epoch)
+        return Done(text)
+
+    async def _run_control(self, request: RunControl, who: str) -> Result:
+        action = self._owner.journal.began(who, f"run {request.do}")
+        run = self._owner.run
+        try:
+            if request.do == "resume" and not run.alive:
+                return await self._run_start(RunStart(spec=self._known_spec()), who)
+            text = await run.steer(request.do, seal=request.seal, concurrency=request.concurrency)
+        except RequestError as error:
+            self._owner.journal.ended(action, f"refused: {error}")
+            raise
+        self._owner.journal.ended(action, text)
+        self._owner.emit("action", f"run {request.do}: {text}", who=who)
+        if request.do == "resume":
+            fleet = await self._owner.fleet()
+            self._owner.judge_soon(
+                "resume", epochs.current(fleet.infos(), self._owner.journal.epochs)
+            )
+        return Done(text)
+
+    async def _retry_failed(self, request: RetryFailed, who: str) -> Result:
+        if self._owner.run.alive:
+            raise RequestError("the run is at work: stop it first, then retry, then start it again")
+
+        async def work() -> str:
+            try:
+                return await asyncio.to_thread(
+                    recovery.retry_failed, self._owner.run.output, set_aside=request.set_aside
+                )
+            except (LockedError, recovery.RecoveryError) as error:
+                raise RequestError(str(error)) from None
+
+        return Done(await self._go("run retry-failed", who, work, wait=30.0))
+
+    # --- epochs ---
+
+    def _wanted(self, fleet: Fleet) -> Flags:
+        """The flags a start is to use: those of the present epoch, unless the configuration has
+        changed since, which then says what is wanted."""
+        now = epochs.current(fleet.infos(), self._owner.journal.epochs)
+        spec = self._known_spec()
+        said = self._owner.journal.configured
+        if now is None or (said is not None and said != spec.fleet.flags):
+            return spec.fleet.flags
+        return now.flags
+
+    def _epoch_for(self, flags: Flags, who: str, why: str, *, always: bool = False) -> Epoch:
+        """The newest epoch where it has these very flags, else a new one."""
+        journal = self._owner.journal
+        journal.configured = self._known_spec().fleet.flags
+        newest = journal.epochs.get(max(journal.epochs, default=0))
+        if newest is not None and newest.flags == flags and not always:
+            return newest
+        seen = [s.epoch for s in self._owner.run.control.servers if s.epoch is not None]
+        epoch = Epoch(id=journal.next_epoch(seen), since=time.time(), flags=flags, who=who, why=why)
+        journal.put_epoch(epoch)
+        if self._owner.run.output.is_dir():
+            task = asyncio.create_task(self._tell_run(epoch))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+        return epoch
+
+    async def _tell_run(self, epoch: Epoch | None) -> None:
+        """Note the epoch in the run directory, unless it stands there with these numbers."""
+        path = self._owner.run.output / layout.EPOCHS
+
+        def note() -> None:
+            if epoch is not None and epochs.read(path).get(epoch.id) != epoch:
+                epochs.append(path, epoch)
+
+        try:
+            await asyncio.to_thread(note)
+        except OSError as error:
+            self._owner.emit("run.epochs", f"{path}: {error.strerror}", level="warning")
+
+    # --- one at a time ---
+
+    def _refuse_if_busy(self) -> None:
+        if self._busy is not None:
+            busy = self._busy
+            ago = time.time() - busy.since
+            by = f" by {busy.who}" if busy.who else ""
+            raise RequestError(f"busy: {busy.what}{by} for {ago:.0f} s: wait for its end", "busy")
+
+    async def _go(
+        self, what: str, who: str, work: Callable[[], Awaitable[str]], *, wait: float = SOON_S
+    ) -> str:
+        """Begin work that only one may do at a time. Returns how it ended, or that it goes on."""
+        self._refuse_if_busy()
+        self._busy = busy = _Busy(what, who, time.time())
+        action = self._owner.journal.began(who, what)
+        self._owner.emit("action", what, who=who)
+        told = asyncio.Event()
+
+        async def whole() -> str:
+            try:
+                result = await work()
+            except (FleetError, RequestError) as error:
+                self._owner.journal.ended(action, f"failed: {error}")
+                if told.is_set():
+                    self._owner.emit("action.failed", f"{what}: {error}", level="error", who=who)
+                raise RequestError(str(error)) from None
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._owner.journal.ended(action, f"failed: {type(error).__name__}: {error}")
+                text = f"{what}: {type(error).__name__}: {error}"
+                self._owner.emit("action.failed", text, level="error", who=who)
+                raise
+            else:
+                self._owner.journal.ended(action, result)
+                if told.is_set():
+                    self._owner.emit("action.done", result, who=who)
+                return result
+            finally:
+                if self._busy is busy:
+                    self._busy = None
+
+        task = asyncio.create_task(whole())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        if wait > 0:
+            await asyncio.wait({task}, timeout=wait)
+        if task.done():
+            return task.result()
+        told.set()
+        return f"{what}: under way"
+
+    def _ended(self, task: asyncio.Task[str]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told already
+
+    def _known_spec(self) -> TargetSpec:
+        if self._owner.spec is None:
+            raise RequestError("this agent has not been told of a target yet")
+        return self._owner.spec
+
+
+def _id(thing: Epoch | Swap) -> int:
+    return thing.id
+
+
+def _gpus(gpus: list[int] | None, spec: TargetSpec) -> list[int] | None:
+    if gpus is None:
+        return None
+    wrong = [g for g in gpus if not 0 <= g < spec.fleet.gpus]
+    if wrong or not gpus:
+        raise RequestError(f"no GPU {', '.join(map(str, wrong))}: 0 to {spec.fleet.gpus - 1}")
+    return sorted(set(gpus))
+
+
+def _names(gpus: list[int] | None, spec: TargetSpec) -> str:
+    if gpus is None or len(gpus) == spec.fleet.gpus:
+        return f"all {spec.fleet.gpus} servers"
+    return f"GPU {', '.join(map(str, gpus))}"

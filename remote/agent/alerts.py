@@ -1,0 +1,86 @@
+"""What is wrong now: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from remote.agent.diff import Picture
+from remote.protocol import Alert
+from remote.verdict import duration
+
+HOT_C, TOO_HOT_C = 87.0, 92.0
+"""Blackwell workstation cards begin to slow down a few degrees above the first."""
+DISK_BYTES, DISK_LOW_BYTES, DISK_SHARE = 2 << 30, 10 << 30, 0.05
+
+
+class Wrong(NamedTuple):
+    """An alert without its beginning."""
+
+    code: str
+    text: str
+    level: Literal["warning", "error"] = "warning"
+
+
+def wrong(now: Picture, journal: str = "") -> list[Wrong]:
+    """Everything a person should know of."""
+    found = [*_servers(now), *_run(now), *_host(now)]
+    if journal:
+        found.append(Wrong("journal", journal))
+    return found
+
+
+def since(old: Iterable[Alert], found: Iterable[Wrong], time: float) -> list[Alert]:
+    """Alerts with their beginnings: what was wrong before keeps its own."""
+    began = {alert.code: alert.since for alert in old}
+    return [Alert(w.code, w.text, began.get(w.code, time), w.level) for w in found]
+
+
+def _servers(now: Picture) -> Iterable[Wrong]:
+    for server in now.servers:
+        if server.state in ("failed", "stalled"):
+            cause = f": {server.cause}" if server.cause else ""
+            text = f"GPU {server.gpu}: {server.state}{cause}"
+            yield Wrong(f"server.{server.state}.{server.gpu}", text, "error")
+    if now.target is not None and now.gpus and len(now.gpus) < now.target.fleet.gpus:
+        seen = {card.gpu for card in now.gpus}
+        gone = [str(g) for g in range(now.target.fleet.gpus) if g not in seen]
+        yield Wrong("gpu.missing", f"GPU {', '.join(gone)}: not seen by the driver", "error")
+
+
+def _run(now: Picture) -> Iterable[Wrong]:
+    run, progress = now.run, now.run.progress
+    if not run.alive and run.exit is not None and run.exit not in (0, 1, 130):
+        yield Wrong("run.failed", f"the run ended with exit status {run.exit}", "error")
+    if progress is None:
+        return
+    if run.alive and progress.problem:
+        yield Wrong("run.problem", progress.problem, "error")
+    if run.alive and progress.s3_error:
+        yield Wrong("s3", f"S3: {progress.s3_error}")
+    limit = now.target.alerts.eta_hours_over if now.target is not None else None
+    eta = now.verdict.eta_hours if now.verdict is not None else None
+    settled = progress.rate_per_sec and progress.completed >= 3 * max(progress.in_flight, 1)
+    if settled and progress.eta_hours is not None:
+        eta = progress.eta_hours
+    if run.alive and limit is not None and eta is not None and eta > limit:
+        why = f": {now.verdict.bound_by}" if now.verdict and now.verdict.bound_by else ""
+        yield Wrong("eta", f"ETA {duration(eta)}, over the {limit:g} h allowed{why}", "error")
+
+
+def _host(now: Picture) -> Iterable[Wrong]:
+    for card in now.gpus:
+        if card.temperature_c is not None and card.temperature_c >= HOT_C:
+            level: Literal["warning", "error"] = (
+                "error" if card.temperature_c >= TOO_HOT_C else "warning"
+            )
+            yield Wrong(f"hot.{card.gpu}", f"GPU {card.gpu}: {card.temperature_c:.0f} °C", level)
+    free, total = now.host.disk_free, now.host.disk_total
+    if free is not None and total:
+        low = free < DISK_LOW_BYTES and free < DISK_SHARE * total
+        if free < DISK_BYTES or low:
+            yield Wrong(
+                "disk",
+                f"disk: {free / 1e9:.1f} GB free in the workspace",
+                "error" if free < DISK_BYTES / 4 else "warning",
+            )

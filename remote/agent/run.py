@@ -1,0 +1,442 @@
+"""The generation, from the agent's side: a process of its own, steered by ``control.json``.
+
+It is started under the same tiny holder as the servers, so that it outlives the agent and leaves
+its exit status behind. What it is to do stands in ``control.json`` of the run directory; what it
+does is read from its ``progress.json``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from remote.agent.serve import RequestError
+from remote.fleet import environment
+from remote.fleet.holder import USER_PYTHONPATH
+from remote.fleet.records import Folder
+from remote.generate import control, layout, lock
+from remote.generate.control import Control, ServerControl
+from remote.paths import Workspace
+from remote.protocol import Progress, RunSpec, RunState, TargetSpec
+
+CODE = Path(__file__).resolve().parents[2]
+OBEYED_S = 2.5
+"""A progress file this much younger than an order was written by a run that knows the order: it
+looks at ``control.json`` each second and rewrites its progress at least every two."""
+FRESH_S = 30.0
+"""A progress file that changed within this time has a living writer."""
+EARLY_S = 10.0
+"""For so long a start waits for the run's first word or its early end."""
+
+Dispatch = Literal["run", "pause", "abort"]
+
+
+class RunLaunch(Struct, frozen=True):
+    """``launch.json`` of the run; the holder reads launch, argv, cwd and log."""
+
+    launch: str
+    argv: list[str]
+    cwd: str
+    log: str
+    output: str
+    prompts: str
+    asked: float
+    who: str = ""
+
+
+class Run:
+    """The run of one workspace; also the fleet's :class:`~remote.fleet.outside.RunSide`."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        url: Callable[[int], str],
+        emit: Callable[..., object],
+    ) -> None:
+        self.workspace = workspace
+        self.folder = workspace.run
+        self._records = Folder(self.folder)
+        self.launch: RunLaunch | None = None
+        self.progress: Progress | None = None
+        self.exit: int | None = None
+        self.pid: int | None = None
+        self.foreign = False
+        self._url = url
+        self._emit = emit
+        self._spec = RunSpec()
+        self._alive = False
+        self._progress_mtime = 0
+        self._control = Control()
+        self._ordered: dict[int, float] = {}
+        """GPU → when its dispatch was last changed (Unix seconds)."""
+        self._write_lock = asyncio.Lock()
+        self._writing: set[asyncio.Task[None]] = set()
+        self._message = ""
+
+    # --- what is known ---
+
+    @property
+    def alive(self) -> bool:
+        """Whether a run is at work in the output folder, ours or not."""
+        return self._alive
+
+    @property
+    def output(self) -> Path:
+        """The run directory."""
+        return self.workspace.root / self._spec.output
+
+    @property
+    def prompts(self) -> Path:
+        """The prompts file."""
+        return self.workspace.root / self._spec.prompts
+
+    @property
+    def control(self) -> Control:
+        """The desired state."""
+        return self._control
+
+    def state(self) -> RunState:
+        """For the snapshot."""
+        return RunState(
+            alive=self._alive,
+            pid=self.pid if self._alive else None,
+            output=self._spec.output,
+            prompts=self._spec.prompts,
+            progress=self.progress,
+            foreign=self.foreign,
+            exit=None if self._alive else self.exit,
+        )
+
+    def take(self, spec: TargetSpec) -> None:
+        """Another spec: where the run directory lies may have changed."""
+        moved = spec.run.output != self._spec.output
+        self._spec = spec.run
+        if moved or not self._control.servers:
+            known = control.read(self.output)
+            if known is not None:
+                self._control = known
+            elif moved:
+                self._control = replace(self._control, dispatch="run", version=0)
+        if moved:
+            self.progress, self._progress_mtime = None, 0
+
+    # --- the fleet's side ---
+
+    def dispatch(self, gpu: int, do: Dispatch) -> None:
+        """What the run may do with one server from now on."""
+        self._change(gpu, dispatch=do)
+
+    def in_flight(self, gpu: int) -> int | None:
+        """Requests open on one server; None where no run is alive.
+
+        Right after an order the run's last account may be older than the order: then at least
+        one is assumed, since a server must not be stopped under requests nobody knew of.
+        """
+        if not self._alive or self.foreign or self.progress is None:
+            return None
+        work = self.progress.servers.get(self._url(gpu))
+        count = work.in_flight if work is not None else 0
+        if self.progress.time < self._ordered.get(gpu, 0.0) + OBEYED_S and work is not None:
+            return max(count, 1)
+        return count
+
+    def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
+        """A server process is ready."""
+        self._change(gpu, max_running=max_running, epoch=epoch, process=process)
+
+    def _change(self, gpu: int, **fields: Any) -> None:
+        url = self._url(gpu)
+        servers = list(self._control.servers)
+        for at, old in enumerate(servers):
+            if old.gpu == gpu or old.url == url:
+                new = replace(old, url=url, gpu=gpu, **fields)
+                if new == old:
+                    return
+                servers[at] = new
+                break
+        else:
+            if "process" not in fields and fields.get("dispatch") != "run":
+                return  # the run has never heard of it
+            servers.append(ServerControl(url=url, gpu=gpu, **fields))
+            servers.sort(key=lambda s: (s.gpu is None, s.gpu))
+        if "dispatch" in fields:
+            self._ordered[gpu] = time.time()
+        self._set(servers=servers)
+
+    def _set(self, **fields: Any) -> None:
+        """Change the desired state and have it written, in order, off the loop."""
+        self._control = replace(self._control, **fields, version=self._control.version + 1)
+        task = asyncio.get_running_loop().create_task(self._write())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self) -> None:
+        async with self._write_lock:
+            wanted = self._control
+            if self.output.is_dir():
+                try:
+                    await asyncio.to_thread(control.write, self.output, wanted)
+                except OSError as error:
+                    text = f"{self.output / control.NAME}: {error.strerror}; trying again"
+                    self._emit("run.control", text, level="error")
+                    await asyncio.sleep(2)
+                    if wanted is self._control:
+                        self._set()
+
+    async def written(self) -> None:
+        """Until the desired state is on disk."""
+        while self._writing:
+            await asyncio.gather(*self._writing, return_exceptions=True)
+
+    # --- looking ---
+
+    async def adopt(self) -> str:
+        """Find the run that an earlier agent started; returns a line on it, or nothing."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            raw = (self.folder / "launch.json").read_bytes()
+            self.launch = msgspec.json.decode(raw, type=RunLaunch)
+        await self.look(quiet=True)
+        if self.launch is None:
+            return "a run that Stoker did not start is at work" if self.foreign else ""
+        if self._alive:
+            return f"the run goes on, pid {self.pid}"
+        how = "unknown how" if self.exit is None else f"exit status {self.exit}"
+        return f"the run had ended ({how})"
+
+    async def look(self, *, quiet: bool = False) -> None:
+        """Once a second: is it alive, what does it say."""
+        was, message = self._alive, self._message
+        await asyncio.to_thread(self._observe)
+        if quiet:
+            self._message = self.progress.message if self.progress else ""
+            return
+        if self.progress is not None and self.progress.message not in ("", message):
+            self._message = self.progress.message
+            self._emit("run.message", self._message)
+        if was and not self._alive and not self.foreign:
+            self._ended()
+
+    def _ended(self) -> None:
+        status = self.progress.status if self.progress else "unknown"
+        done = f"{self.progress.completed} of {self.progress.total}" if self.progress else "?"
+        if self.exit == 0:
+            self._emit("run.done", f"the run is done: {done} prompts")
+        elif status in ("stopped", "done") and self.exit in (1, 130):
+            self._emit("run.ended", f"the run ended ({status}): {done} prompts done")
+        else:
+            how = "nobody knows how" if self.exit is None else f"exit status {self.exit}"
+            text = f"the run ended ({how}): {done} prompts done: {last_words(self._log)}"
+            self._emit("run.failed", text, level="error")
+
+    @property
+    def _log(self) -> Path:
+        return self.workspace.run_log
+
+    def _observe(self) -> None:
+        launch = self.launch.launch if self.launch else ""
+        running, ended = self._records.running(launch), self._records.exit(launch)
+        main = running.identity if running else None
+        alive = main is not None and main.alive
+        self.pid = running.pid if running else None
+        self.exit = ended.status if ended else None
+        self._read_progress()
+        self.foreign = False
+        if not alive:
+            self.foreign = self._foreign()
+        self._alive = alive or self.foreign
+
+    def _read_progress(self) -> None:
+        path = self.output / layout.PROGRESS
+        try:
+            mtime = path.stat().st_mtime_ns
+            if mtime != self._progress_mtime:
+                self.progress = msgspec.json.decode(path.read_bytes(), type=Progress)
+                self._progress_mtime = mtime
+        except FileNotFoundError:
+            self.progress = None
+        except (OSError, msgspec.DecodeError):
+            pass  # an older tool's file may hold other types: the last good one stays
+
+    def _foreign(self) -> bool:
+        """Whether a run that is not ours works in the output folder."""
+        if not self.output.is_dir():
+            return False
+        if lock.held(self.output):
+            holder = lock.read(self.output)
+            self.pid = holder.pid if holder else None
+            return True
+        # The operators' own tool holds no lock, but keeps its progress file fresh.
+        age = time.time() - self._progress_mtime / 1e9
+        running = self.progress is not None and self.progress.status in ("running", "draining")
+        known = self.progress is not None and self.progress.run_id
+        return bool(running and age < FRESH_S and not known)
+
+    # --- acting ---
+
+    async def start(
+        self, spec: TargetSpec, *, who: str, extend: bool = False, accept_params: bool = False
+    ) -> str:
+        """Start the generation, or resume it; returns its first word. Raises RequestError."""
+        self.take(spec)
+        await self.look(quiet=True)
+        if self._alive:
+            whose = f"pid {self.pid}" if self.pid else "not started by Stoker"
+            raise RequestError(f"a run is at work already ({whose}): stop it first")
+        await asyncio.to_thread(self._check)
+        argv = self._argv(spec, extend=extend, accept_params=accept_params)
+        env = await asyncio.to_thread(_environment, spec.credentials_file)
+        self._message = ""
+        self._set(dispatch="run", seal=False, concurrency=spec.run.concurrency)
+        await self.written()
+        self.launch = RunLaunch(
+            launch=uuid.uuid4().hex,
+            argv=argv,
+            cwd=str(self.workspace.root),
+            log=str(self._log),
+            output=spec.run.output,
+            prompts=spec.run.prompts,
+            asked=time.time(),
+            who=who,
+        )
+        try:
+            await asyncio.to_thread(self._hold, self.launch, env)
+        except OSError as error:
+            raise RequestError(f"the run can't be started: {error.strerror}") from None
+        return await self._first_word(self.launch)
+
+    def _check(self) -> None:
+        prompts, output = self.prompts, self.output
+        if not prompts.is_file():
+            raise RequestError(
+                f"{prompts} is not there: bring it with `stoker run start --prompts FILE`"
+            )
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RequestError(f"{output}: {error.strerror}") from None
+
+    def _argv(self, spec: TargetSpec, *, extend: bool, accept_params: bool) -> list[str]:
+        from remote.generate import command
+
+        argv = command.argv(sys.executable, spec, self.workspace.socket)
+        return [
+            *argv,
+            *(["--extend"] if extend else []),
+            *(["--accept-params"] if accept_params else []),
+        ]
+
+    def _hold(self, launch: RunLaunch, env: dict[str, str]) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _rotate(self._log)
+        for stale in ("running.json", "exit.json"):
+            (self.folder / stale).unlink(missing_ok=True)
+        temporary = self.folder / ".launch.json"
+        temporary.write_bytes(msgspec.json.encode(launch))
+        temporary.replace(self.folder / "launch.json")
+        subprocess.run(
+            [sys.executable, "-S", "-m", "remote.fleet.holder", str(self.folder)],
+            cwd=CODE,
+            env={**env, "PYTHONPATH": str(CODE), USER_PYTHONPATH: str(CODE)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+            timeout=30,
+        )
+
+    async def _first_word(self, launch: RunLaunch) -> str:
+        """The run's own first line, or why it ended at once."""
+        deadline = time.monotonic() + EARLY_S
+        while time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(self._observe)
+            ended = self._records.exit(launch.launch)
+            if ended is not None:
+                self._alive = False
+                if ended.status == 0:
+                    return "nothing was left to do: every prompt is done"
+                why = ended.error or last_words(self._log)
+                raise RequestError(f"the run did not start: {why}")
+            said = self.progress
+            if said is not None and said.time >= launch.asked and said.message:
+                self._message = said.message
+                self._emit("run.message", said.message)
+                return said.message
+        return f"started, pid {self.pid}; it reads its folder and checks the servers"
+
+    async def steer(
+        self,
+        do: Literal["pause", "resume", "drain", "stop"],
+        *,
+        seal: bool = False,
+        concurrency: int | Literal["auto"] | None = None,
+    ) -> str:
+        """Change what the running generation does. Raises RequestError."""
+        if not self._alive:
+            raise RequestError("no run is alive: start it (it resumes where it stopped)")
+        if self.foreign:
+            raise RequestError(
+                f"this run (pid {self.pid}) was not started by Stoker: it is only watched"
+            )
+        order: Literal["run", "pause", "drain", "stop"] = "run" if do == "resume" else do
+        fields: dict[str, Any] = {"dispatch": order, "seal": seal}
+        if concurrency is not None:
+            fields["concurrency"] = concurrency
+        self._set(**fields)
+        await self.written()
+        return {
+            "pause": "paused: nothing new is sent, what is in flight may end",
+            "resume": "resumed",
+            "drain": "draining: what is in flight may end, then the run leaves",
+            "stop": "stopping: what is in flight is ended and will be sent again",
+        }[do]
+
+    def terminate(self) -> None:
+        """SIGTERM to the run, which then drains by itself."""
+        if self._alive and not self.foreign and self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+
+def last_words(path: Path) -> str:
+    """The last line of a log, for an error message."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 8192))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+        for line in reversed(lines):
+            if line.strip():
+                return line.strip()[:400]
+    return f"see {path}"
+
+
+def _environment(credentials_file: str) -> dict[str, str]:
+    """The run's environment: ours, and the secrets of the credentials file."""
+    env = environment.clean(os.environ)
+    # S3 keys may stand in the agent's own environment as well.
+    env.update({k: v for k, v in os.environ.items() if k.startswith("AWS_")})
+    try:
+        env.update(environment.credentials(credentials_file, prefixes=("",)))
+    except environment.EnvScriptError as error:
+        raise RequestError(str(error)) from None
+    return {**env, "PYTHONUNBUFFERED": "1"}
+
+
+def _rotate(path: Path, limit: int = 64 << 20) -> None:
+    """Begin a new log where the old one is large; only ever between two runs."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > limit:
+            path.replace(path.with_name(path.name + ".1"))

@@ -1,0 +1,159 @@
+"""The first-minute verdict: from a minute's numbers to rate, time left and what holds it back.
+
+Pure. A run of fifteen hours that would take two hundred is seen in its first minute, while hardly
+an answer has ended: tokens are already flowing, and tokens a second over the tokens that an
+answer is expected to take is the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import mean
+
+from msgspec import Struct
+
+from remote.protocol import Epoch, Progress, ServerInfo, ServerState, Verdict
+
+EXPECTED_SHARE = 0.66
+"""Of ``max_tokens``: what a reasoning model's answer takes on average, before any is known."""
+SAME = 0.05
+"""A difference of throughput below this share is none."""
+FULL = 0.9
+"""A pool used above this share is what holds requests back."""
+
+
+class Minute(Struct, frozen=True):
+    """What the verdict is drawn from."""
+
+    states: list[list[ServerState]]
+    """One list of servers for each second that was looked at."""
+    infos: list[ServerInfo]
+    progress: Progress | None
+    max_tokens: int
+    previous: Epoch | None = None
+    """The epoch before the present one, where there was one."""
+
+
+def expected_tokens(progress: Progress | None, max_tokens: int) -> tuple[float, bool]:
+    """Tokens an answer is expected to take, and whether that is measured.
+
+    The first answers to end are the short ones, so their mean counts only once several times as
+    many have ended as are under way.
+    """
+    guess = EXPECTED_SHARE * max_tokens
+    if progress is None or not progress.completed or not progress.avg_output_tokens:
+        return guess, False
+    if progress.completed >= 3 * max(progress.in_flight, 1):
+        return progress.avg_output_tokens, True
+    return max(guess, progress.avg_output_tokens), False
+
+
+def judge(minute: Minute, *, now: float, eta_hours_over: float | None = None) -> Verdict:
+    """One verdict; see :class:`Minute`."""
+    ready = [[s for s in states if s.state == "ready"] for states in minute.states]
+    per_gpu = _mean(s.gen_tok_s for states in ready for s in states if s.running)
+    total = _mean(sum(s.gen_tok_s or 0.0 for s in states) for states in ready if states)
+    slots = _common([i.max_running for i in minute.infos])
+    rate = hours = None
+    expected, measured = expected_tokens(minute.progress, minute.max_tokens)
+    if total and minute.progress is not None:
+        rate = total / expected
+        hours = minute.progress.remaining / rate / 3600
+    bound = bound_by(ready[-1] if ready else [], minute.infos)
+    good, compared = _compare(per_gpu, slots, minute.previous)
+    over = hours is not None and eta_hours_over is not None and hours > eta_hours_over
+    if over:
+        good = False
+    return Verdict(
+        time=now,
+        text=_text(rate, hours, expected, measured, per_gpu, slots, compared, bound, over),
+        good=good,
+        rate_per_sec=rate,
+        eta_hours=hours,
+        tok_s_per_gpu=per_gpu,
+        slots=slots,
+        bound_by=bound,
+    )
+
+
+def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str:
+    """What keeps the servers from running more at once, in a few words; empty when unknown."""
+    limits = {info.gpu: info for info in infos}
+    busy = [s for s in servers if s.running is not None and limits.get(s.gpu)]
+    if not busy:
+        return ""
+    slots = _common([limits[s.gpu].max_running for s in busy])
+    running = mean(s.running or 0 for s in busy)
+    kv = _mean(s.kv_usage for s in busy)
+    mamba = _mean(s.mamba_usage for s in busy)
+    used = "" if kv is None else f"KV only {kv:.0%} used" if kv < 0.5 else f"KV {kv:.0%} used"
+    if slots is not None and running < 0.85 * slots and not any(s.queued for s in busy):
+        return f"requests: the run offers {running:.0f} of {slots} slots a server"
+    if kv is not None and kv >= FULL:
+        return f"KV cache: {kv:.0%} used at {running:.0f} running a server"
+    hybrid = mamba is not None or any(limits[s.gpu].max_mamba for s in busy)
+    if slots is None:
+        return ""
+    if hybrid and (kv is None or kv < FULL):
+        return f"Mamba state pool: {slots} slots a server" + (f", {used}" if used else "")
+    return f"max-running-requests: {slots} slots a server" + (f", {used}" if used else "")
+
+
+def _compare(
+    per_gpu: float | None, slots: int | None, previous: Epoch | None
+) -> tuple[bool | None, str]:
+    if previous is None or not previous.tok_s_per_gpu or not per_gpu:
+        return None, ""
+    factor = per_gpu / previous.tok_s_per_gpu
+    before = f"epoch {previous.id}: {previous.tok_s_per_gpu:.0f} tok/s a GPU"
+    if previous.max_running and slots:
+        before += f", {previous.max_running} slots"
+    if factor >= 1 + SAME:
+        return True, f"×{factor:.2f} of {before}"
+    if factor <= 1 - SAME:
+        return False, f"only ×{factor:.2f} of {before}"
+    return True, f"as fast as {before}"
+
+
+def _text(
+    rate: float | None,
+    hours: float | None,
+    expected: float,
+    measured: bool,
+    per_gpu: float | None,
+    slots: int | None,
+    compared: str,
+    bound: str,
+    over: bool,
+) -> str:
+    parts = []
+    if rate is not None and hours is not None:
+        basis = "mean" if measured else "expected"
+        parts.append(f"{rate:.2f}/s, ETA {duration(hours)} ({expected:.0f} tokens {basis})")
+    if over:
+        parts.append("TOO LONG")
+    if per_gpu is not None:
+        parts.append(f"{per_gpu:.0f} tok/s a GPU" + (f" on {slots} slots" if slots else ""))
+    if compared:
+        parts.append(compared)
+    if bound:
+        parts.append(f"held by {bound}")
+    return "; ".join(parts) or "no token was produced"
+
+
+def duration(hours: float) -> str:
+    """``208 h``, ``14.2 h``, ``12 min``."""
+    if hours >= 48:
+        return f"{hours:.0f} h"
+    return f"{hours:.1f} h" if hours >= 1 else f"{max(hours * 60, 1):.0f} min"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [float(v) for v in values if v is not None]
+    return mean(known) if known else None
+
+
+def _common(values: Sequence[int | None]) -> int | None:
+    """The usual value; None where none is known."""
+    known = [v for v in values if v is not None]
+    return max(set(known), key=known.count) if known else None
