@@ -147,6 +147,8 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     verify.add_argument("--prompts", type=Path, metavar="FILE")
     verify.add_argument("--s3", action="store_true", help="also compare what was uploaded")
     verify.add_argument("--s3-endpoint", default="", metavar="URL")
+    advise = verb("advise", _advise, "what holds the run back, and what to change")
+    advise.add_argument("--from", dest="snapshot", type=Path, metavar="SNAPSHOT.json")
     init = verb("init", _init, "write a first stoker.toml, to be edited", target=False)
     init.add_argument("file", nargs="?", type=Path, default=Path("stoker.toml"), metavar="FILE")
     return parser, names
@@ -334,6 +336,28 @@ def _verify(options: argparse.Namespace) -> int:
     else:
         print("\n".join(verify.lines(report)))
     return 1 if report.violations else 0
+
+
+def _advise(options: argparse.Namespace) -> int:
+    import msgspec
+
+    from remote import advise
+
+    if options.snapshot is not None:
+        try:
+            data = options.snapshot.read_bytes()
+            seen = msgspec.json.decode(data, type=advise.Observed)
+        except OSError as error:
+            raise UsageError(f"{options.snapshot}: {error.strerror}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{options.snapshot}: not a snapshot: {error}") from None
+    else:
+        from console import verbs
+
+        seen = msgspec.convert(asyncio.run(verbs.observed(_target(options))), advise.Observed)
+    advice = advise.advise(seen)
+    print(msgspec.json.encode(advice).decode() if options.json else "\n".join(advise.lines(advice)))
+    return 0
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -97,6 +97,34 @@ def _server(state: State, gpu: int) -> dict[str, Any]:
     }
 
 
+def observed(state: State) -> dict[str, Any]:
+    """The snapshot that advice is drawn from; what is unknown is left out."""
+    servers = [s for s in state.servers.values() if s.state in ("ready", "stalled")]
+    infos = [state.infos[s.gpu] for s in servers if s.gpu in state.infos]
+    cards = list(state.gpus.values())
+    offered = sum(work.slots for work in state.progress.servers.values()) if state.progress else 0
+    keys = ("running", "queued", "kv_usage", "mamba_usage", "gen_tok_s", "retractions")
+    seen: dict[str, Any] = {
+        "sglang": infos[0].sglang if infos else None,
+        "card": cards[0].name if cards else None,
+        "memory_mib": cards[0].memory_total_mib if cards else None,
+        "model": _model(state),
+        "flags": infos[0].flags if infos else None,
+        "servers": [
+            {key: getattr(server, key) for key in keys}
+            | {"max_running": getattr(state.infos.get(server.gpu), "max_running", None)}
+            for server in servers
+        ],
+        "offered_concurrency": offered or None,
+        "epochs": [{"flags": e.flags, "tok_s_per_gpu": e.tok_s_per_gpu} for e in state.epochs],
+    }
+    return {key: value for key, value in seen.items() if value is not None}
+
+
+def _model(state: State) -> str | None:
+    return state.target.fleet.model if state.target is not None else None
+
+
 def disagreements(state: State, batches: Batches | None) -> list[dict[str, str]]:
     """Where progress, throughput and batch files tell different stories, and which."""
     found: list[dict[str, str]] = []

@@ -118,6 +118,13 @@ async def status(target: Target, *, as_json: bool) -> int:
     return 1 if wrong else 0
 
 
+async def observed(target: Target) -> dict[str, Any]:
+    """What ``stoker advise`` looks at, as its snapshot has it."""
+    async with session(target) as here:
+        await here.follow()
+        return report.observed(here.state)
+
+
 async def logs(
     target: Target, server: str, *, count: int, grep: str, follow: bool, as_json: bool
 ) -> int:

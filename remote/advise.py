@@ -1,0 +1,232 @@
+"""From numbers to a sentence: what holds a fleet back, and which flags to change.
+
+Pure. The capacity model (:mod:`remote.sglang.capacity`) says what a change would give; where it
+does not know the model or the card, proposals come without a prediction and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from statistics import mean, median
+from typing import Literal
+
+from msgspec import Struct
+
+from remote.protocol import Flags
+from remote.sglang import capacity, dialect, flags
+from remote.sglang.refusals import refusals
+
+GAIN = 0.86
+"""Decode throughput grows with the running batch to about this power: 32 → 64 running gave
+650 → 1,180 tok/s on a Qwen3.6-27B server."""
+RESERVED_GIB = 1.2
+"""What the driver and a CUDA context keep of a card before anything is loaded."""
+FULL = 0.9
+"""A pool, or a server's slots, used above this share counts as full."""
+LEFT_GIB = 4.0
+"""What graphs and activations need beside the pools; a proposal that leaves less is risky."""
+
+
+class ServerNumbers(Struct, frozen=True):
+    """One server, as a snapshot has it; fractions 0..1."""
+
+    running: float | None = None
+    max_running: int | None = None
+    queued: float | None = None
+    kv_usage: float | None = None
+    mamba_usage: float | None = None
+    gen_tok_s: float | None = None
+    retractions: int | None = None
+
+
+class EpochNumbers(Struct, frozen=True):
+    """What an earlier set of flags gave."""
+
+    flags: Flags = {}
+    tok_s_per_gpu: float | None = None
+
+
+class Observed(Struct, frozen=True):
+    """The snapshot that ``--from`` reads; any key may be absent."""
+
+    sglang: str | None = None
+    card: str | None = None
+    memory_mib: float | None = None
+    model: str | None = None
+    flags: Flags = {}
+    servers: list[ServerNumbers] = []
+    offered_concurrency: int | None = None
+    epochs: list[EpochNumbers] = []
+
+
+class Diagnosis(Struct, frozen=True):
+    """One thing that holds the fleet back."""
+
+    bound_by: Literal["state slots", "kv cache", "requests", "slots", "imbalance", "unknown"]
+    evidence: str
+    confidence: float
+    """0..1."""
+
+
+class Proposal(Struct, frozen=True):
+    """A change of flags, with what it should give and what it risks."""
+
+    set: Flags
+    unset: list[str]
+    predicted_max_running: int | None
+    predicted_gain: float | None
+    """Throughput relative to now, e.g. 1.8; None where it is not known."""
+    risk: str
+    because: str
+
+
+class Advice(Struct, frozen=True):
+    """Diagnosis, most certain first; proposals, best first."""
+
+    diagnosis: list[Diagnosis]
+    proposals: list[Proposal]
+
+
+def advise(seen: Observed) -> Advice:
+    """What holds the fleet back, and what to change."""
+    found = sorted(_diagnose(seen), key=lambda one: -one.confidence)
+    if not found:
+        text = "not enough numbers: no server with running and max_running requests"
+        found = [Diagnosis("unknown", text, 0.0)]
+    by_slots = any(one.bound_by in ("state slots", "kv cache", "slots") for one in found)
+    return Advice(found, _proposals(seen) if by_slots else [])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def _diagnose(seen: Observed) -> Iterator[Diagnosis]:
+    busy = [s for s in seen.servers if s.running is not None and s.max_running]
+    if not busy:
+        return
+    running = mean(s.running or 0 for s in busy)
+    slots = mean(s.max_running or 1 for s in busy)
+    fill = running / slots
+    queued = _mean([s.queued for s in busy]) or 0.0
+    kv, mamba = _mean([s.kv_usage for s in busy]), _mean([s.mamba_usage for s in busy])
+    pools = ", ".join(
+        f"{name} {share:.0%} used"
+        for name, share in (("KV cache", kv), ("Mamba state pool", mamba))
+        if share is not None
+    )
+    numbers = f"{running:.0f} of {slots:.0f} slots a server in use, {queued:.0f} queued" + (
+        f"; {pools}" if pools else ""
+    )
+    offered = seen.offered_concurrency
+    each = offered / len(seen.servers) if offered is not None else None
+    if kv is not None and kv >= FULL:
+        retracted = sum(s.retractions or 0 for s in busy)
+        more = f", {retracted} requests retracted" if retracted else ""
+        yield Diagnosis("kv cache", numbers + more, 0.9)
+    elif fill >= FULL and (queued >= 1 or each is None or each >= slots):
+        # A hybrid model's slots come from its state pool, long before its KV cache is full.
+        kind: Literal["state slots", "slots"] = "state slots" if mamba is not None else "slots"
+        yield Diagnosis(kind, numbers, 0.9 if queued >= 1 else 0.7)
+    elif queued < 1:
+        more = f"; {each:.0f} requests offered a server" if each is not None else ""
+        yield Diagnosis("requests", numbers + more, 0.8 if fill < 0.8 else 0.5)
+    elif mamba is not None:
+        yield Diagnosis("state slots", numbers, 0.6)
+    rates = [s.gen_tok_s for s in busy if s.gen_tok_s is not None]
+    if len(rates) >= 3 and min(rates) < 0.6 * median(rates):
+        which = next(i for i, s in enumerate(seen.servers) if s.gen_tok_s == min(rates))
+        text = f"server {which} gives {min(rates):.0f} tok/s, the others {median(rates):.0f}"
+        yield Diagnosis("imbalance", text, 0.8)
+
+
+def _proposals(seen: Observed) -> list[Proposal]:
+    new = dialect.is_new(seen.sglang, None)
+    known = capacity.known_model(seen.model or "")
+    hybrid = known[0].hybrid if known else any(s.mamba_usage is not None for s in seen.servers)
+    now = _mean([s.max_running for s in seen.servers])
+    rate = _mean([s.gen_tok_s for s in seen.servers])
+    predicted_now = _predict(seen, seen.flags, new)
+    made: list[Proposal] = []
+    for change, because, risk in _changes(seen.flags, new, hybrid=hybrid):
+        wanted = flags.changed(seen.flags, change, [])
+        if refusals(wanted, new, card=seen.card, hybrid=hybrid):
+            continue
+        prediction = _predict(seen, wanted, new)
+        slots = prediction.max_running if prediction else None
+        gain = None
+        if slots is not None and now and predicted_now is not None:
+            # The model's ratio on what the servers really have: its constants may be off.
+            slots = round(now * slots / predicted_now.max_running)
+            gain = round((slots / now) ** GAIN, 2)
+            if gain <= 1.02:
+                continue
+        if prediction is not None and prediction.left < LEFT_GIB:
+            risk = f"only {prediction.left:.1f} GiB left beside the pools: may run out of memory"
+        measured = _measured(seen, wanted)
+        if measured is not None and rate:
+            gain, risk = round(measured / rate, 2), "measured in an earlier epoch"
+        made.append(Proposal(change, [], slots, gain, risk, because))
+    return sorted(made, key=lambda one: -(one.predicted_gain or 0.0))
+
+
+def _predict(seen: Observed, wanted: Flags, new: bool) -> capacity.Prediction | None:
+    known = capacity.known_model(seen.model or "")
+    if known is None or seen.memory_mib is None:
+        return None
+    model, weights = known
+    if wanted.get("quantization") == "fp8":
+        weights = capacity.WEIGHTS["fp8"]
+    total = seen.memory_mib / 1024
+    before = total - RESERVED_GIB
+    return capacity.predict(wanted, new, capacity.Card(total, before, before - weights), model)
+
+
+def _changes(now: Flags, new: bool, *, hybrid: bool) -> Iterator[tuple[Flags, str, str]]:
+    """Changes worth a look, each alone and then together: flags, why, risk."""
+    single: list[tuple[Flags, str, str]] = []
+    if hybrid and dialect.resolved_strategy(now, new) != "no_buffer":
+        name = dialect.STRATEGY[1] if new else dialect.STRATEGY[0]
+        change: Flags = {name: "no_buffer"}
+        if new:
+            change["disable-overlap-schedule"] = True
+        text = "no_buffer reserves 3 state slots a request instead of 5"
+        single.append((change, text, "no overlap scheduling: a little slower at the same batch"))
+    if hybrid and now.get("mamba-ssm-dtype") not in ("bfloat16", "float16"):
+        text = "bfloat16 state takes half the memory of float32: nearly twice the slots"
+        risk = "coarser state: check some answers"
+        single.append(({"mamba-ssm-dtype": "bfloat16"}, text, risk))
+    fraction = now.get("mem-fraction-static")
+    if not isinstance(fraction, int | float) or fraction < 0.9:
+        text = "a larger mem-fraction-static gives the pools more of the card"
+        single.append(({"mem-fraction-static": 0.9}, text, "less memory for activations"))
+    for size in range(1, len(single) + 1):
+        for chosen in combinations(single, size):
+            together: Flags = {}
+            for change, _, _ in chosen:
+                together.update(change)
+            reasons, risks = ("; ".join(words) for words in list(zip(*chosen, strict=True))[1:])
+            yield together, reasons, risks
+
+
+def _measured(seen: Observed, wanted: Flags) -> float | None:
+    for epoch in reversed(seen.epochs):
+        if epoch.flags == wanted and epoch.tok_s_per_gpu is not None:
+            return epoch.tok_s_per_gpu
+    return None
+
+
+def lines(advice: Advice) -> list[str]:
+    """The advice for people."""
+    text = [f"held back by {one.bound_by}: {one.evidence}" for one in advice.diagnosis]
+    for rank, one in enumerate(advice.proposals, 1):
+        change = " ".join(f"--set {name}={flags.text(value)}" for name, value in one.set.items())
+        slots = f"{one.predicted_max_running} slots, " if one.predicted_max_running else ""
+        gain = f"×{one.predicted_gain:.2f}" if one.predicted_gain else "gain not known"
+        text.append(f"{rank}. {change}  ({slots}{gain})")
+        text.append(f"   {one.because}. Risk: {one.risk}.")
+    if not advice.proposals:
+        text.append("no change of flags to propose")
+    return text

@@ -1,0 +1,97 @@
+"""Advice for the fleets that operators have met."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from remote.advise import EpochNumbers, Observed, ServerNumbers, advise, lines
+from remote.protocol import Flags
+
+BAD: Flags = {
+    "mamba-scheduler-strategy": "extra_buffer",
+    "mem-fraction-static": 0.85,
+    "mamba-ssm-dtype": "bfloat16",
+}
+
+
+def observed(server: ServerNumbers, flags: Flags = BAD, **more: object) -> Observed:
+    known: dict[str, object] = {
+        "sglang": "0.5.12",
+        "card": "NVIDIA RTX PRO 6000 Blackwell",
+        "memory_mib": 97_887,
+        "model": "Qwen/Qwen3.6-27B",
+    }
+    return Observed(flags=flags, servers=[server] * 8, **{**known, **more})  # type: ignore[arg-type]
+
+
+FULL = ServerNumbers(
+    running=37, max_running=37, queued=4, kv_usage=0.20, mamba_usage=0.75, gen_tok_s=730
+)
+
+
+def test_the_state_pool_holds_the_fleet_and_both_changes_together_are_best() -> None:
+    advice = advise(observed(FULL))
+    assert advice.diagnosis[0].bound_by == "state slots"
+    best = advice.proposals[0]
+    assert best.set == {"mamba-scheduler-strategy": "no_buffer", "mem-fraction-static": 0.9}
+    assert best.predicted_max_running == 72
+    assert best.predicted_gain is not None
+    assert 1.5 < best.predicted_gain < 2
+    gains = [one.predicted_gain or 0 for one in advice.proposals]
+    assert all(a >= b for a, b in pairwise(gains))
+    assert "72 slots" in "\n".join(lines(advice))
+
+
+def test_the_newer_dialect_has_its_own_names_and_needs_overlap_off() -> None:
+    flags: Flags = {"mem-fraction-static": 0.9, "mamba-ssm-dtype": "bfloat16"}
+    best = advise(observed(FULL, flags, sglang="0.5.23")).proposals[0]
+    assert best.set == {
+        "mamba-radix-cache-strategy": "no_buffer",
+        "disable-overlap-schedule": True,
+    }
+
+
+def test_a_client_that_offers_too_little() -> None:
+    server = ServerNumbers(running=32, max_running=72, queued=0, kv_usage=0.2, mamba_usage=0.3)
+    advice = advise(observed(server, offered_concurrency=256))
+    assert advice.diagnosis[0].bound_by == "requests"
+    assert "32 requests offered" in advice.diagnosis[0].evidence
+    assert advice.proposals == []
+
+
+def test_a_full_kv_cache() -> None:
+    server = ServerNumbers(running=70, max_running=72, queued=3, kv_usage=0.97, retractions=5)
+    advice = advise(observed(server))
+    assert advice.diagnosis[0].bound_by == "kv cache"
+    assert "40 requests retracted" in advice.diagnosis[0].evidence
+
+
+def test_one_slow_server_is_named() -> None:
+    slow = ServerNumbers(running=37, max_running=37, queued=4, gen_tok_s=200, mamba_usage=0.7)
+    seen = Observed(servers=[FULL, FULL, slow, FULL])
+    assert any("server 2 gives 200" in one.evidence for one in advise(seen).diagnosis)
+
+
+def test_a_measured_epoch_beats_the_prediction() -> None:
+    wanted: Flags = {**BAD, "mamba-scheduler-strategy": "no_buffer"}
+    epochs = [EpochNumbers(flags=wanted, tok_s_per_gpu=365.0)]
+    advice = advise(observed(FULL, epochs=epochs))
+    one = next(p for p in advice.proposals if p.set == {"mamba-scheduler-strategy": "no_buffer"})
+    assert one.predicted_gain == 0.5
+    assert "measured" in one.risk
+
+
+@pytest.mark.parametrize("seen", [Observed(), Observed(servers=[ServerNumbers()])])
+def test_too_little_is_said(seen: Observed) -> None:
+    advice = advise(seen)
+    assert advice.diagnosis[0].bound_by == "unknown"
+    assert advice.proposals == []
+
+
+def test_an_unknown_model_gets_proposals_without_numbers() -> None:
+    advice = advise(observed(FULL, model="someone/else"))
+    assert advice.proposals
+    assert all(one.predicted_gain is None for one in advice.proposals)
+    assert any("gain not known" in line for line in lines(advice))
