@@ -1,0 +1,354 @@
+"""One row → its candidates: what would be written, and all by which it is judged.
+
+Everything here is a function of the row, the recipe and the row's place; that is why the
+result does not depend on which process did it, or when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remote.prepare import labels
+from remote.prepare import text as texts
+from remote.prepare.adapters import BY_NAME, Adapter, Mapping, apply, detect
+from remote.prepare.budget import Counter, answer_room
+from remote.prepare.conversation import requests
+from remote.prepare.decontaminate import Evaluations
+from remote.prepare.recipe import Recipe, Source
+from remote.prepare.rows import Drop, Notes, Request
+
+ID_LENGTH = 24
+"""Hex digits of the key in a prompt's id: 96 bits."""
+
+KINDS = ("general", "code", "math")
+"""Which rule a text falls under when near duplicates are judged."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a row stands: part of the source (file or stream) and row within it, from 0."""
+
+    part: str
+    row: int
+
+
+@dataclass
+class Candidate:
+    """One prompt that could be chosen."""
+
+    line: bytes
+    """As in ``prompts.jsonl``, without newline."""
+    meta: dict[str, Any]
+    """As in the rows file, without index; the language may still be missing."""
+    key: bytes
+    """SHA-256 over messages, tools and parameters: the same prompt, the same key."""
+    folded: bytes
+    """The same over the normalised texts."""
+    rank: int
+    """By which prompts of a source are chosen: the lowest first."""
+    frame: int
+    """System, tools, numbers and number of turns; near duplicates have the same. 0: none."""
+    shingles: list[str]
+    kind: int
+    tokens: int
+    out: int
+    domain: int
+    prefixes: list[bytes]
+    """Keys of the shorter sessions that this one begins with (only where they matter)."""
+
+
+@dataclass
+class Verdict:
+    """What became of one row (or of one prompt of it)."""
+
+    cause: str
+    detail: str = ""
+
+
+class Converter:
+    """Turns rows of one source into candidates.
+
+    Args:
+        recipe: the whole recipe.
+        source: whose rows these are.
+        counter: counts prompt tokens.
+        evaluations: what must not be in the set.
+        mapping: what the columns mean; None detects it row by row.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        source: Source,
+        counter: Counter,
+        evaluations: Evaluations | None = None,
+    ) -> None:
+        self._recipe = recipe
+        self._source = source
+        self._counter = counter
+        self._evaluations = evaluations
+        self._seed = f"{recipe.seed}|".encode()
+        self._thinks = recipe.thinks()
+        given = source.mapping or (BY_NAME[source.adapter].mapping if source.adapter else None)
+        if source.bodies and given is None:
+            given = Mapping(form="body")
+        self._given = given
+        self._detected: dict[frozenset[str], Adapter | None] = {}
+
+    def mapping(self, row: dict[str, Any]) -> tuple[Mapping, str]:
+        """What this row's columns mean, and the name of who knows it.
+
+        Raises:
+            Drop: ``unknown_columns``.
+        """
+        if self._given is not None:
+            return self._given, self._source.adapter or "declared"
+        keys = frozenset(row)
+        adapter = self._detected.get(keys)
+        if adapter is None:
+            adapter = detect(row)
+            if adapter is None:
+                raise Drop("unknown_columns", ", ".join(sorted(map(str, row)))[:120])
+            if not adapter.turn_keys:
+                self._detected[keys] = adapter
+        return adapter.mapping, adapter.name
+
+    def requests(
+        self, row: Any, notes: Notes
+    ) -> tuple[list[Request], Mapping, str, str, list[str]]:
+        """The row's requests, its mapping, the adapter's name, the row's own id, its labels.
+
+        Raises:
+            Drop: there is none.
+        """
+        if not isinstance(row, dict):
+            raise Drop("not_an_object", str(row)[:80])
+        mapping, adapter = self.mapping(row)
+        draft = apply(row, mapping, notes)
+        made = requests(draft, self._source.rules(mapping), notes)
+        return made, mapping, adapter, draft.id, draft.labels
+
+    def convert(
+        self, rows: list[tuple[Place, Any]]
+    ) -> tuple[list[tuple[Place, Candidate | Verdict]], dict[str, int], dict[str, int]]:
+        """Rows → candidates and verdicts in order, notes counted, adapters counted."""
+        results: list[tuple[Place, Candidate | Verdict]] = []
+        noted: dict[str, int] = {}
+        adapters: dict[str, int] = {}
+        waiting: list[tuple[int, Request, dict[str, Any]]] = []
+        for place, row in rows:
+            notes = Notes()
+            try:
+                made, mapping, adapter, own, row_labels = self.requests(row, notes)
+            except Drop as drop:
+                results.append((place, Verdict(drop.cause, drop.detail)))
+                continue
+            except RecursionError:
+                results.append((place, Verdict("nested_too_deeply")))
+                continue
+            adapters[adapter] = adapters.get(adapter, 0) + 1
+            for name, count in notes.items():
+                noted[name] = noted.get(name, 0) + count
+            for request in made:
+                info = {
+                    "own": own,
+                    "labels": row_labels,
+                    "domain": mapping.domain,
+                    "adapter": adapter,
+                    "notes": dict(notes),
+                }
+                waiting.append((len(results), request, info))
+                results.append((place, Verdict("")))
+        thinking = [self._thinking(request) for _, request, _ in waiting]
+        counts = self._counter.count([request for _, request, _ in waiting], thinking)
+        for (at, request, info), think, tokens in zip(waiting, thinking, counts, strict=True):
+            place = results[at][0]
+            try:
+                results[at] = (place, self._candidate(place, request, info, think, tokens))
+            except Drop as drop:
+                results[at] = (place, Verdict(drop.cause, drop.detail))
+            except UnicodeEncodeError:
+                results[at] = (place, Verdict("lone_surrogate"))
+        return results, noted, adapters
+
+    def _thinking(self, request: Request) -> bool | None:
+        """Whether this prompt's answer may think; the same wherever the prompt comes from."""
+        share = self._recipe.thinking
+        if share is None or isinstance(share, bool):
+            return share
+        try:
+            digest = hashlib.sha256(self._seed + b"thinking|" + _key(request)).digest()
+        except UnicodeEncodeError:
+            return None
+        return int.from_bytes(digest[:8], "big") < share * 2**64
+
+    def _candidate(
+        self,
+        place: Place,
+        request: Request,
+        info: dict[str, Any],
+        think: bool | None,
+        tokens: int,
+    ) -> Candidate:
+        source = self._source
+        if tokens < 0:
+            raise Drop("template_refuses")
+        user = request.user_texts()
+        turns = len(user) if request.mode == "each" else 1
+        thinks = self._thinks if think is None else think
+        out = answer_room(self._recipe.budget, tokens, thinking=thinks, turns=turns)
+        joined = "\n".join(user)
+        code, math = labels.code_why(joined), labels.math_why(joined)
+        domain, why = labels.domain(
+            request,
+            given=source.domain,
+            by_mapping=info["domain"],
+            labels=info["labels"],
+            code=code,
+            math=math,
+        )
+        if source.domains and domain not in source.domains:
+            raise Drop(f"domain:{domain}")
+        language = None
+        if source.languages:
+            language = labels.language(user)
+            if language not in source.languages:
+                raise Drop(f"language:{language}")
+        if self._evaluations is not None:
+            found = self._evaluations.hit(user)
+            if found:
+                raise Drop("contaminated", found)
+        key = _key(request)
+        kind = KINDS.index("code" if code or domain == "code" else "general")
+        if not kind and (math or domain == "math"):
+            kind = KINDS.index("math")
+        folded, frame, shingles = self._forms(request, joined, is_code=bool(code))
+        identity = key.hex()[:ID_LENGTH]
+        if self._recipe.dedup.level == "off":
+            # The same prompt may then be there several times; its place tells them apart.
+            where = f"{source.name}|{place.part}|{place.row}|{request.turn}"
+            identity += "-" + hashlib.sha256(where.encode()).hexdigest()[:8]
+        elif request.turn is not None:
+            identity += f"#{request.turn}"
+        line: dict[str, Any] = {"id": identity, "source": source.name, "messages": request.messages}
+        if request.tools:
+            line["tools"] = request.tools
+        line["max_tokens"] = out
+        params = dict(request.params)
+        if think is not None:
+            params["chat_template_kwargs"] = {"enable_thinking": think}
+        if params:
+            line["params"] = params
+        if request.mode == "each":
+            line["mode"] = "each"
+        meta: dict[str, Any] = {
+            "id": identity,
+            "key": key.hex(),
+            "source": source.name,
+            "part": place.part,
+            "row": place.row,
+            "own_id": info["own"],
+            "adapter": info["adapter"],
+            "domain": domain,
+            "domain_why": why,
+            "language": language,
+            "turns": len(user),
+            "prompt_tokens": tokens,
+            "exact": self._counter.exact,
+            "max_tokens": out,
+            "clamped": out < self._recipe.budget.max_tokens,
+            "mode": request.mode,
+            "thinking": think,
+        }
+        if request.turn is not None:
+            meta["turn"] = request.turn
+        if request.renamed:
+            meta["renamed_tools"] = request.renamed
+        if info["notes"]:
+            meta["notes"] = info["notes"]
+        ranked = hashlib.sha256(self._seed + source.name.encode() + b"|" + key).digest()
+        return Candidate(
+            line=msgspec.json.encode(line),
+            meta=meta,
+            key=key,
+            folded=folded,
+            rank=int.from_bytes(ranked[:8], "big"),
+            frame=frame,
+            shingles=shingles,
+            kind=kind,
+            tokens=tokens,
+            out=out,
+            domain=labels.DOMAINS.index(domain),
+            prefixes=_prefixes(request) if source.sessions == "longest" else [],
+        )
+
+    def _forms(
+        self, request: Request, joined: str, *, is_code: bool
+    ) -> tuple[bytes, int, list[str]]:
+        """Key of the normalised prompt, and frame and shingles for near duplicates."""
+        fold = not is_code
+        parts = [
+            f"{m['role']}\0{texts.normalised(m['content'] or '', fold=fold)}"
+            + "".join(
+                f"\0{c['function']['name']}\0{c['function']['arguments']}"
+                for c in m.get("tool_calls", ())
+            )
+            for m in request.messages
+        ]
+        extra = _extra(request)
+        folded = hashlib.sha256("\1".join(parts).encode() + extra).digest()
+        level = self._recipe.dedup.level
+        if level != "near" or not self._source.near or request.has_tool_turns():
+            # Steps of a session share nearly all of their text and are still different.
+            return folded, 0, []
+        text = texts.normalised(joined, fold=fold)
+        pieces = texts.shingles(text)
+        if not pieces:
+            return folded, 0, []
+        system = parts[0] if request.messages[0]["role"] == "system" else ""
+        users = sum(m["role"] == "user" for m in request.messages)
+        # Numbers are content: prompts that differ in one are different problems.
+        numbers = " ".join(texts.numbers(text))
+        frame = hashlib.sha256(f"{system}\1{users}\1{numbers}\1".encode() + extra).digest()
+        return folded, int.from_bytes(frame[:8], "big") | 1, pieces
+
+
+def _extra(request: Request) -> bytes:
+    """Tools in the order of their names, mode and parameters, as bytes that compare."""
+    tools = sorted(request.tools, key=lambda t: t["function"]["name"])
+    params = {k: v for k, v in request.params.items() if k != "tool_choice" or v != "auto"}
+    return msgspec.json.encode([tools, request.mode, params], order="sorted")
+
+
+def _key(request: Request) -> bytes:
+    body = msgspec.json.encode(request.messages, order="sorted")
+    return hashlib.sha256(body + b"\1" + _extra(request)).digest()
+
+
+def _prefixes(request: Request) -> list[bytes]:
+    """The key of every shorter prompt of which this one is the continuation."""
+    found = []
+    for end in range(1, len(request.messages)):
+        if request.messages[end - 1]["role"] in ("user", "tool"):
+            shorter = Request(request.messages[:end], request.tools, request.params, request.mode)
+            found.append(_key(shorter))
+    return found
+
+
+def nfc(text: str) -> str:
+    """Names of files, the same on every file system."""
+    return unicodedata.normalize("NFC", text)
+
+
+def relative(path: Path, base: Path) -> str:
+    """How a file is named in manifests: relative to the recipe where it lies below it."""
+    try:
+        return nfc(path.resolve().relative_to(base.resolve()).as_posix())
+    except ValueError:
+        return nfc(path.name)

@@ -1,0 +1,294 @@
+"""Datasets on the Hugging Face hub: whether they can be had, which revision, and their rows."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from remote.prepare.errors import PrepareError, RecipeError, need
+from remote.prepare.recipe import Source
+from remote.prepare.sources import FilePart, Work, file_part, kind_of
+
+ROWS = 4096
+"""Rows of a stream in one piece of work."""
+TRIES = 4
+_T = TypeVar("_T")
+
+
+class Found(Struct):
+    """What the hub says of a dataset before anything is read."""
+
+    revision: str = ""
+    """The commit; "" where the hub could not be asked."""
+    gated: str = ""
+    bytes: int = 0
+    files: list[str] = []
+    offline: bool = False
+
+
+def _kinds(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _unreachable(error: BaseException) -> bool:
+    kinds = _kinds(error)
+    if kinds & {"OfflineModeIsEnabled", "ConnectError", "TransportError", "ConnectionError"}:
+        return True
+    cause = error.__cause__ or error.__context__
+    return cause is not None and _unreachable(cause)
+
+
+def _retried(what: Callable[[], _T]) -> _T:
+    """Call, and again after a while where the hub is busy (429) or ails (5xx)."""
+    for attempt in range(TRIES):
+        try:
+            return what()
+        except Exception as error:
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            if attempt + 1 == TRIES or not (status == 429 or status >= 500):
+                raise
+            time.sleep(0.5 * 2**attempt)
+    raise AssertionError
+
+
+def check(source: Source) -> Found:
+    """Ask the hub about a source, before anything long starts.
+
+    Raises:
+        RecipeError: the dataset is gated and not granted, missing, or lacks the revision.
+        PrepareError: the hub answers with an error.
+    """
+    hub = need("huggingface_hub")
+    api = hub.HfApi()
+    where = f"source {source.name}: {source.hub}"
+    page = f"{api.endpoint}/datasets/{source.hub}"
+    try:
+        info = _retried(
+            lambda: api.dataset_info(
+                source.hub, revision=source.revision or None, files_metadata=True
+            )
+        )
+        # A gated set shows its page to everybody; only this says whether files may be had.
+        _retried(lambda: api.auth_check(source.hub, repo_type="dataset"))
+    except Exception as error:
+        kinds = _kinds(error)
+        if "GatedRepoError" in kinds:
+            raise RecipeError(
+                f"{where} is gated: accept its terms at {page} and set HF_TOKEN to a token of that"
+                " account"
+            ) from error
+        if "RevisionNotFoundError" in kinds:
+            raise RecipeError(f"{where} has no revision {source.revision!r}") from error
+        if "RepositoryNotFoundError" in kinds:
+            raise RecipeError(
+                f"{where} is not on the hub, or private: look for it at {page}; for a private"
+                " one set HF_TOKEN"
+            ) from error
+        if "DisabledRepoError" in kinds:
+            raise RecipeError(
+                f"{where}: the hub disabled it; take it out or name a mirror"
+            ) from error
+        if _unreachable(error):
+            return Found(offline=True)
+        raise PrepareError(f"{where}: the hub answers {_line(error)}") from error
+    siblings = info.siblings or []
+    found = Found(
+        revision=info.sha or "",
+        gated=str(info.gated) if info.gated else "",
+        files=[s.rfilename for s in siblings],
+    )
+    wanted = select(source, found.files) if source.files else found.files
+    found.bytes = sum(s.size or 0 for s in siblings if s.rfilename in set(wanted))
+    return found
+
+
+def _line(error: BaseException) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    return (text or type(error).__name__)[:200]
+
+
+def select(source: Source, files: list[str]) -> list[str]:
+    """The files of the dataset that a source names.
+
+    Raises:
+        RecipeError: a name or pattern fits none, or a file is of a kind that is not read.
+    """
+    chosen: list[str] = []
+    for pattern in source.files:
+        fitting = sorted(name for name in files if fnmatchcase(name, pattern))
+        if not fitting:
+            raise RecipeError(f"source {source.name}: {source.hub} has no file {pattern!r}")
+        chosen += [name for name in fitting if name not in chosen]
+    for name in chosen:
+        if kind_of(Path(name)) is None:
+            raise RecipeError(
+                f"source {source.name}: {name} is no JSONL, JSON, Parquet or CSV file"
+            )
+    return chosen
+
+
+def download(source: Source, found: Found, base: Path) -> list[FilePart]:
+    """The named files of a dataset, fetched into the hub's cache or found there.
+
+    Raises:
+        RecipeError: they are neither to be had nor cached.
+        PrepareError: the download fails.
+    """
+    hub = need("huggingface_hub")
+    need("huggingface_hub.utils").disable_progress_bars()
+    try:
+        folder = Path(
+            _retried(
+                lambda: hub.snapshot_download(
+                    source.hub,
+                    repo_type="dataset",
+                    revision=found.revision or source.revision or None,
+                    allow_patterns=source.files,
+                    local_files_only=found.offline,
+                )
+            )
+        )
+    except Exception as error:
+        if found.offline or "LocalEntryNotFoundError" in _kinds(error):
+            raise RecipeError(
+                f"source {source.name}: {source.hub}: the hub cannot be reached and the files are"
+                " not in its cache; run once with network"
+            ) from error
+        raise PrepareError(f"source {source.name}: {source.hub}: {_line(error)}") from error
+    if found.offline:
+        found.revision = folder.name
+    there = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+    return [file_part(folder / name, base, name) for name in select(source, there)]
+
+
+def _load(source: Source, found: Found) -> Any:
+    datasets = need("datasets")
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    where = f"source {source.name}: {source.hub}"
+    streaming = source.streaming and not found.offline
+    try:
+        return _retried(
+            lambda: datasets.load_dataset(
+                source.hub,
+                source.config or None,
+                split=source.split,
+                revision=found.revision or source.revision or None,
+                streaming=streaming,
+            )
+        )
+    except Exception as error:
+        if found.offline:
+            raise RecipeError(
+                f"{where}: the hub cannot be reached and the dataset is not in the cache; run"
+                " once with network and streaming = false"
+            ) from error
+        kinds = _kinds(error)
+        if kinds & {"GatedRepoError", "DatasetNotFoundError"}:
+            raise RecipeError(f"{where}: {_line(error)}") from error
+        if "ValueError" in kinds or "RuntimeError" in kinds:
+            # An unknown config or split, or a dataset that is a script.
+            raise RecipeError(f"{where}: {_line(error)}") from error
+        raise PrepareError(f"{where}: {_line(error)}") from error
+
+
+class Stream:
+    """The rows of a dataset through ``datasets``, streamed or from its cache.
+
+    Raises:
+        RecipeError: no such configuration or split, or offline and not cached.
+    """
+
+    def __init__(self, source: Source, found: Found) -> None:
+        self._source = source
+        self._data = _load(source, found)
+        self._streams = not hasattr(self._data, "num_rows")
+        self.rows: int | None = self._expected()
+        self.fingerprint = found.revision or str(getattr(self._data, "_fingerprint", ""))
+
+    def _expected(self) -> int | None:
+        if not self._streams:
+            return int(self._data.num_rows)
+        splits = getattr(self._data.info, "splits", None) or {}
+        split = splits.get(self._source.split) if hasattr(splits, "get") else None
+        rows = getattr(split, "num_examples", None)
+        return int(rows) if rows else None
+
+    def first_rows(self, count: int = 20) -> list[Any]:
+        """The first rows, for checks before anything long."""
+        try:
+            return (
+                list(self._data.take(count))
+                if self._streams
+                else self._data[:count]
+                and [self._data[n] for n in range(min(count, len(self._data)))]
+            )
+        except Exception as error:
+            raise PrepareError(
+                f"source {self._source.name}: {self._source.hub}: {_line(error)}"
+            ) from error
+
+    def work(self, source: int, part: str, resume: tuple[int, Any] | None) -> Iterator[Work]:
+        """Pieces of :data:`ROWS` rows; ``resume`` is (number, state) of the first one wanted.
+
+        Raises:
+            PrepareError: the stream breaks off.
+        """
+        pa = need("pyarrow")
+
+        data = self._data.with_format("arrow")
+        number, row = 0, 0
+        if resume is not None and self._streams:
+            number, state = resume
+            row = number * ROWS
+            data.load_state_dict(state)
+        limit = self._source.limit
+        pending: list[Any] = []
+        size = 0
+
+        def piece(table: Any, state: Any) -> Work:
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            return Work(
+                source,
+                number,
+                "arrow",
+                segments=[("", 0, sink.getvalue())],
+                part=part,
+                first=row,
+                limit=None if limit is None else max(0, limit - row),
+                state=state,
+                bytes=table.num_rows,
+            )
+
+        try:
+            for table in data.iter(batch_size=ROWS):
+                pending.append(table)
+                size += table.num_rows
+                if size < ROWS:
+                    continue
+                whole = pa.concat_tables(pending)
+                state = data.state_dict() if self._streams and size == ROWS else None
+                while whole.num_rows >= ROWS:
+                    yield piece(whole.slice(0, ROWS), state)
+                    whole = whole.slice(ROWS)
+                    number, row = number + 1, row + ROWS
+                    if limit is not None and row >= limit:
+                        return
+                pending, size = ([whole], whole.num_rows) if whole.num_rows else ([], 0)
+            if size:
+                yield piece(pa.concat_tables(pending), None)
+        except PrepareError:
+            raise
+        except Exception as error:
+            raise PrepareError(
+                f"source {self._source.name}: {self._source.hub} breaks off near row {row}:"
+                f" {_line(error)}; the same command goes on from there"
+            ) from error
