@@ -1,0 +1,533 @@
+"""The scheduler: admission, prefill, decode, retraction, abort; simulated from event to event.
+
+Nothing here knows of sockets, files or the clock: the owner says what time it is
+(:meth:`Engine.advance`) and asks when to come back (:meth:`Engine.next_event`). Between two events
+every running request gains one token a step, so a hundred thousand tokens cost as much as one.
+
+Behaviour after SGLang's ``srt/managers/scheduler.py`` and ``schedule_policy.py``: prefill goes
+before decode, one chunk at a time; a request is admitted while a slot is free and the KV cache has
+room for what it is expected to need; when the cache runs full, the requests with the shortest
+output go back to the queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal
+
+STEP_BASE_S = 0.04312
+STEP_PER_REQUEST_S = 0.0001406
+"""A decode step of n requests takes base + n * per-request seconds on the real card with bfloat16
+weights: 672 tokens/s at 32 running, 1,228 at 64."""
+NO_GRAPH_S = 0.014
+"""What a step takes longer without a CUDA graph."""
+PREFILL_TOKENS_S = 9_000.0
+PREFILL_BASE_S = 0.018
+BLOCK = 64
+"""Granularity of the prefix cache, in tokens."""
+RETRACT_STEPS = 20
+RATIO_INIT, RATIO_MIN_FACTOR, RATIO_STEPS = 0.7, 0.14, 600
+
+
+@dataclass(slots=True)
+class Work:
+    """One request inside the scheduler."""
+
+    rid: str
+    prompt: int
+    """Tokens of the prompt."""
+    target: int
+    """Tokens it will generate before it ends by itself."""
+    limit: int
+    """``max_new_tokens``: what admission reckons with."""
+    done: Callable[[Work, str], None] | None = None
+    """Called once with ``stop``, ``abort`` or ``error``."""
+    prefix: Sequence[int] = ()
+    """Hashes of the prompt's blocks, for the prefix cache."""
+    arrived: float = 0.0
+    silent: bool = False
+    """A probe of the server's own: not counted as a request."""
+    fail_at: int | None = None
+    """Tokens after which it ends in an error."""
+    made: int = 0
+    """Tokens generated before the present stay in the batch (it was retracted since)."""
+    start: int = 0
+    """Step at which the present stay began, so that made + step - start are generated."""
+    cached: int = 0
+    prefilled: int = 0
+    first_token: float | None = None
+    began: float | None = None
+    retractions: int = 0
+    state: Literal["queued", "prefill", "running", "over"] = "queued"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """One prefill batch, as the log reports it."""
+
+    time: float
+    seqs: int
+    new_tokens: int
+    cached_tokens: int
+    used: int
+    mamba: int
+    running: int
+    queued: int
+    pending: int
+    graph: bool
+    input_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """The state at every fortieth decode step, as the log reports it."""
+
+    time: float
+    running: int
+    used: int
+    mamba: int
+    graph: bool
+    rate: float
+    queued: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retract:
+    """Requests sent back because the KV cache was full."""
+
+    requests: int
+    tokens: int
+    mamba: int
+    ratio_before: float
+    ratio_after: float
+
+
+Line = Prefill | Decode | Retract
+
+
+@dataclass
+class Limits:
+    """What the pools allow (see :mod:`console.lab.sim.capacity`) and how fast the card is."""
+
+    max_running: int
+    tokens: int
+    slots: int
+    slots_per_request: int
+    extra_buffer: bool
+    radix: bool = True
+    chunk: int = 8192
+    max_prefill: int = 16_384
+    speed: float = 1.0
+    weight: float = 1.0
+    """Size of the weights against bfloat16: the constant part of a step scales with it."""
+    graph_max: int = 256
+    log_interval: int = 40
+    conservativeness: float = 1.0
+    max_queued: int | None = None
+
+
+@dataclass
+class Totals:
+    """Counters that only grow."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    decode_steps: int = 0
+    prefill_steps: int = 0
+    retracted: int = 0
+    retracted_input: int = 0
+    retracted_output: int = 0
+    evicted: int = 0
+
+
+@dataclass
+class Engine:
+    """The scheduler of one GPU. Times are seconds of the owner's clock."""
+
+    limits: Limits
+    emit: Callable[[Line], None] = lambda line: None
+    step: int = 0
+    totals: Totals = field(default_factory=Totals)
+    slow: float = 1.0
+    """Factor on every duration (a fault)."""
+    stalled: bool = False
+    """Nothing is computed while this is set."""
+    last_rate: float = 0.0
+    last_progress: float = 0.0
+    """When a token or a prefill chunk last came out."""
+
+    def __post_init__(self) -> None:
+        self.time = 0.0
+        self.waiting: deque[Work] = deque()
+        self.running: dict[str, Work] = {}
+        self._ends: list[tuple[int, int, Work]] = []
+        self._order = count()
+        self._batch: list[Work] = []
+        self._batch_tokens = 0
+        self._prefill_end: float | None = None
+        self._chunked: Work | None = None
+        self._kv = 0  # used tokens = _kv + running * step
+        self._open = 0  # still to come at most = _open - running * step
+        self._next_log = self.limits.log_interval
+        self._ratio = self._ratio_init
+        self._ratio_step = 0
+        self._cache: dict[int, None] = {}
+        self._decode_mark = (0.0, 0)
+        self._prefill_mark: tuple[float, int] | None = None
+
+    # --- what can be asked ---
+
+    @property
+    def used(self) -> int:
+        """KV tokens of running and half-prefilled requests."""
+        chunked = self._chunked.prefilled if self._chunked else 0
+        return self._kv + len(self.running) * self.step + chunked
+
+    @property
+    def pending(self) -> int:
+        """Tokens of the queue that are still to be prefilled."""
+        rest = self._chunked.prompt - self._chunked.prefilled if self._chunked else 0
+        return sum(work.prompt + work.made for work in self.waiting) + rest
+
+    @property
+    def ratio(self) -> float:
+        """``new_token_ratio``: the share of their limit that requests are expected to use."""
+        init = self._ratio_init
+        low = init * RATIO_MIN_FACTOR
+        steps = self.step - self._ratio_step
+        return max(low, self._ratio - (init - low) * steps / RATIO_STEPS)
+
+    @property
+    def _ratio_init(self) -> float:
+        return min(RATIO_INIT * self.limits.conservativeness, 1.0)
+
+    @property
+    def mamba(self) -> int:
+        """State slots in use by running requests, prefix snapshots they lock included."""
+        running = len(self.running) + len(self._batch)
+        if not self.limits.radix:
+            return running
+        if not self.limits.extra_buffer:
+            return min(round(running * 1.45), self.limits.slots)
+        # One live state, two that take turns, and a locked prefix: operators see about 3.5 a
+        # request below the cap and 4 at it.
+        near = (running / self.limits.max_running - 0.87) / 0.13
+        return min(round(running * (3.55 + 0.45 * min(max(near, 0.0), 1.0))), self.limits.slots)
+
+    @property
+    def cached(self) -> int:
+        """Tokens held for the prefix cache alone: evictable at any time."""
+        return min(len(self._cache) * BLOCK, max(self.limits.tokens - self.used, 0))
+
+    def generated(self, work: Work) -> int:
+        """Tokens this request has by now (as of the last :meth:`advance`)."""
+        return work.made + (self.step - work.start if work.state == "running" else 0)
+
+    def step_s(self, running: int) -> float:
+        """Seconds of one decode step."""
+        base = STEP_BASE_S * self.limits.weight + STEP_PER_REQUEST_S * running
+        if running > self.limits.graph_max:
+            base += NO_GRAPH_S
+        return base * self.slow / self.limits.speed
+
+    # --- what can be done ---
+
+    def submit(self, work: Work, now: float) -> bool:
+        """Queue a request; False where the queue is full."""
+        self.advance(now)
+        full = self.limits.max_queued
+        if full is not None and len(self.waiting) >= full and not work.silent:
+            return False
+        work.arrived = now
+        self.waiting.append(work)
+        self.advance(now)
+        return True
+
+    def abort(self, work: Work, now: float) -> bool:
+        """End a request where it stands; True where it was still queued."""
+        self.advance(now)
+        if work.state == "over":
+            return False
+        queued = work.state == "queued"
+        if queued:
+            self.waiting.remove(work)
+        elif work.state == "prefill":
+            if self._chunked is work:
+                self._chunked = None
+            self._batch = [other for other in self._batch if other is not work]
+        else:
+            self._leave(work)
+        self._end(work, "abort")
+        return queued
+
+    def skip(self, now: float) -> None:
+        """Time passed in which nothing happened (the process was stopped)."""
+        if self._prefill_end is not None:
+            self._prefill_end += now - self.time
+        self.time = now
+
+    def advance(self, now: float) -> None:
+        """Let everything happen that happens until ``now``."""
+        if self.stalled:
+            self.skip(now)
+            return
+        while True:
+            if self._prefill_end is not None:
+                if self._prefill_end > now:
+                    return
+                self.time = self._prefill_end
+                self._finish_prefill()
+            if self._start_prefill():
+                continue
+            if not self.running:
+                self.time = max(self.time, now)
+                return
+            tau = self.step_s(len(self.running))
+            room = self._room()
+            if room < 1:
+                self._retract()
+                continue
+            steps = min(self._to_event(), room, int((now - self.time) / tau + 1e-9))
+            if steps < 1:
+                return
+            self._decode(steps, tau)
+
+    def next_event(self) -> float | None:
+        """When :meth:`advance` has something to do next; None while nothing is under way."""
+        if self.stalled:
+            return None
+        if self._prefill_end is not None:
+            return self._prefill_end
+        if not self.running:
+            return None
+        steps = max(1, min(self._to_event(), self._room()))
+        return self.time + steps * self.step_s(len(self.running))
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False while requests are under way."""
+        if self.running or self.waiting or self._batch:
+            return False
+        self._cache.clear()
+        self._next_log = self.step + self.limits.log_interval
+        return True
+
+    # --- decode ---
+
+    def _to_event(self) -> int:
+        steps = self._next_log - self.step
+        if self._ends:
+            steps = min(steps, self._ends[0][0] - self.step)
+        return max(1, steps)
+
+    def _room(self) -> int:
+        return (self.limits.tokens - self.used) // len(self.running)
+
+    def _decode(self, steps: int, tau: float) -> None:
+        running = len(self.running)
+        self.step += steps
+        self.time += steps * tau
+        self.last_progress = self.time
+        self.totals.decode_tokens += steps * running
+        self.totals.decode_steps += steps
+        graph = running <= self.limits.graph_max
+        tick = self.step >= self._next_log
+        used, mamba = self.used, self.mamba
+        while self._ends and self._ends[0][0] <= self.step:
+            work = heapq.heappop(self._ends)[2]
+            if work.state == "running" and work.start + self._stay(work) == self.step:
+                self._leave(work)
+                self._end(work, "error" if work.made == work.fail_at else "stop")
+        if tick:
+            since, tokens = self._decode_mark
+            elapsed = max(self.time - since, 1e-9)
+            rate = (self.totals.decode_tokens - tokens) / elapsed
+            self.last_rate = rate
+            self._decode_mark = (self.time, self.totals.decode_tokens)
+            self._next_log = self.step + self.limits.log_interval
+            self.emit(Decode(self.time, running, used, mamba, graph, rate, len(self.waiting)))
+
+    def _stay(self, work: Work) -> int:
+        goal = work.target if work.fail_at is None else min(work.fail_at, work.target)
+        return max(goal - work.made, 0)
+
+    def _leave(self, work: Work) -> None:
+        del self.running[work.rid]
+        self._kv -= work.prompt + work.made - work.start
+        self._open -= work.limit - work.made + work.start
+        work.made += self.step - work.start
+
+    def _end(self, work: Work, how: str) -> None:
+        work.state = "over"
+        if work.done is not None:
+            work.done(work, how)
+
+    def _retract(self) -> None:
+        before = self.ratio
+        works = sorted(self.running.values(), key=lambda work: (-self.generated(work), work.prompt))
+        gone, tokens = 0, 0
+        mamba = self.mamba
+        while len(works) > 1 and (
+            self.limits.tokens - self.used < RETRACT_STEPS * len(self.running) or not gone
+        ):
+            work = works.pop()
+            self._leave(work)
+            tokens += work.prompt + work.made
+            work.state = "queued"
+            work.retractions += 1
+            work.prefilled = 0
+            self.waiting.append(work)
+            gone += 1
+            self.totals.retracted += 1
+            self.totals.retracted_input += work.prompt
+            self.totals.retracted_output += work.made
+        if not gone:  # alone and too large: it ends as far as it came
+            work = works.pop()
+            self._leave(work)
+            self._end(work, "oom")
+            return
+        made = sum(self.generated(work) for work in self.running.values())
+        most = sum(work.limit for work in self.running.values())
+        self._ratio = min(1.0, (made + RETRACT_STEPS * len(self.running)) / max(most, 1))
+        self._ratio_step = self.step
+        self.emit(Retract(gone, tokens, mamba - self.mamba, before, self._ratio))
+
+    # --- prefill ---
+
+    def _free_slots(self) -> int:
+        return self.limits.max_running - len(self.running) - (self._chunked is not None)
+
+    def _start_prefill(self) -> bool:
+        if not self._chunked and not (self.waiting and self._free_slots() > 0):
+            return False
+        limits = self.limits
+        budget = limits.chunk if limits.chunk > 0 else 1 << 40
+        expected = (self._open - len(self.running) * self.step) * self.ratio
+        room = limits.tokens - self.used - expected
+        batch: list[Work] = []
+        seqs = new = cached = 0
+        if self._chunked:
+            work = self._chunked
+            part = min(work.prompt + work.made - work.prefilled, budget)
+            work.prefilled += part
+            seqs, new, budget = 1, part, budget - part
+            if work.prefilled == work.prompt + work.made:
+                self._chunked = None
+                batch.append(work)
+        slots = self._free_slots() - len(batch)
+        while self.waiting and slots > 0 and budget > 0 and not self._chunked:
+            work = self.waiting[0]
+            whole = work.prompt + work.made
+            need = whole + min(work.limit - work.made, 4096) * self.ratio
+            if (self.running or batch) and need > room:
+                break
+            self.waiting.popleft()
+            work.began = self.time if work.began is None else work.began
+            hit = min(self._hit(work), whole - 1) if not work.made else 0
+            work.cached = hit
+            cached += hit
+            part = min(whole - hit, budget)
+            work.prefilled = hit + part
+            work.state = "prefill"
+            new += part
+            seqs += 1
+            budget -= part
+            room -= need
+            slots -= 1
+            if work.prefilled < whole:
+                self._chunked = work
+            else:
+                batch.append(work)
+            if new >= limits.max_prefill:
+                break
+        if not seqs:
+            return False
+        self._batch, self._batch_tokens = batch, new
+        took = (PREFILL_BASE_S + new / PREFILL_TOKENS_S) * self.slow / limits.speed
+        self._prefill_end = self.time + took
+        self.totals.prefill_tokens += new
+        self.totals.cached_tokens += cached
+        self.totals.prefill_steps += 1
+        mark = self._prefill_mark
+        elapsed = self.time - mark[0] if mark else 0.0
+        rate = mark[1] / elapsed if mark and elapsed > 0 else 0.0
+        self._prefill_mark = (self.time, new)
+        self.emit(
+            Prefill(
+                time=self.time,
+                seqs=seqs,
+                new_tokens=new,
+                cached_tokens=cached,
+                used=self.used + sum(work.prompt for work in batch),
+                mamba=self.mamba,
+                running=len(self.running),
+                queued=len(self.waiting),
+                pending=self.pending,
+                graph=False,
+                input_rate=rate,
+            )
+        )
+        return True
+
+    def _finish_prefill(self) -> None:
+        self._prefill_end = None
+        self.last_progress = self.time
+        batch, self._batch = self._batch, []
+        for work in batch:
+            if not work.made:
+                self.totals.prompt_tokens += work.prompt
+                work.made = min(1, work.target)
+            if work.first_token is None:
+                work.first_token = self.time
+            self._keep(work.prefix)
+            if self._stay(work) == 0:
+                self._end(work, "error" if work.made == work.fail_at else "stop")
+                continue
+            work.state = "running"
+            work.start = self.step
+            self.running[work.rid] = work
+            self._kv += work.prompt + work.made - work.start
+            self._open += work.limit - work.made + work.start
+            heapq.heappush(self._ends, (self.step + self._stay(work), next(self._order), work))
+
+    # --- prefix cache ---
+
+    def _hit(self, work: Work) -> int:
+        if not self.limits.radix:
+            return 0
+        hits = 0
+        for block in work.prefix:
+            if block not in self._cache:
+                break
+            hits += 1
+        return hits * BLOCK
+
+    def _keep(self, blocks: Sequence[int]) -> None:
+        if not self.limits.radix:
+            return
+        cache = self._cache
+        for block in blocks:
+            cache.pop(block, None)
+            cache[block] = None
+        most = max(self.limits.tokens - self.used, 0) // BLOCK
+        while len(cache) > most:
+            del cache[next(iter(cache))]
+            self.totals.evicted += BLOCK
+
+    def remember(self, blocks: Sequence[int]) -> None:
+        """Keep the prefix of a finished request (prompt and answer)."""
+        self._keep(blocks)
+
+
+def blocks(ids: Sequence[int]) -> list[int]:
+    """Chained hashes of the whole blocks of a token sequence."""
+    hashes, last = [], 0
+    for at in range(0, len(ids) - BLOCK + 1, BLOCK):
+        last = hash((last, *ids[at : at + BLOCK]))
+        hashes.append(last)
+    return hashes

@@ -1,0 +1,102 @@
+"""SGLang's parsers of model output, as far as a Qwen3 model needs them.
+
+Thinking: ``srt/parser/reasoning_parser.py``. Tool calls: ``srt/function_call/
+qwen3_coder_detector.py`` and, for models that write JSON, the ``qwen25``/``hermes`` form.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any, NamedTuple
+
+FORCED = ("qwen3-thinking", "minimax", "gpt-oss", "deepseek-r1")
+"""Reasoning parsers that take everything before ``</think>`` for thinking."""
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|$)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>]*)>(.*?)(?:</parameter>|(?=<parameter=)|$)", re.DOTALL)
+
+
+class Call(NamedTuple):
+    """One call found in the text; ``arguments`` is JSON."""
+
+    name: str
+    arguments: str
+
+
+def separate(text: str, *, thinking: bool, before: str = "") -> tuple[str, str]:
+    """(reasoning, content). ``thinking``: the text begins inside a thought.
+
+    ``before`` is the assistant's own text that this one continues.
+    """
+    if "<think>" in before:
+        thinking = True
+    if "</think>" in before:
+        thinking = False
+    if not (thinking or "<think>" in text):
+        return "", text
+    text = text.replace("<think>", "").strip()
+    if "</think>" not in text:
+        return (text, "") if "</think>" not in before else ("", text)
+    reasoning, content = text.split("</think>", 1)
+    return reasoning.strip(), content.strip()
+
+
+def calls(text: str, tools: list[dict[str, Any]], parser: str) -> tuple[str, list[Call]]:
+    """(text before the first call, calls). ``tools`` are the functions that were offered."""
+    if "<tool_call>" not in text:
+        return text, []
+    found: list[Call] = []
+    known = {tool.get("name"): tool for tool in tools}
+    for body in _CALL.findall(text) or [text]:
+        if parser in ("qwen", "qwen25", "hermes"):
+            try:
+                call = json.loads(body)
+                found.append(Call(call["name"], json.dumps(call.get("arguments", {}))))
+            except (ValueError, KeyError, TypeError):
+                return text, []
+            continue
+        for name, inner in _FUNCTION.findall(body):
+            parameters = (known.get(name) or {}).get("parameters")
+            kinds = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
+            values = {
+                key: _value(_trim(value), kinds.get(key))
+                for key, value in _PARAMETER.findall(inner)
+            }
+            found.append(Call(name, json.dumps(values, ensure_ascii=False)))
+    return text[: text.find("<tool_call>")], found
+
+
+def _trim(value: str) -> str:
+    return value.removeprefix("\n").removesuffix("\n")
+
+
+def _value(text: str, schema: Any) -> Any:
+    if text.lower() == "null":
+        return None
+    if not isinstance(schema, dict):
+        return text
+    kind = str(schema.get("type", "string")).strip().lower()
+    if kind in ("string", "str", "text", "varchar", "char", "enum"):
+        return text
+    if kind in ("boolean", "bool", "binary"):
+        return text.lower() == "true"
+    try:
+        if kind.startswith(("int", "uint", "long", "short", "unsigned")):
+            return int(text)
+        if kind.startswith(("num", "float")):
+            number = float(text)
+            whole = "." not in text and "e" not in text.lower()
+            return int(number) if whole and number.is_integer() else number
+    except ValueError:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
