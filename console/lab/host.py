@@ -85,7 +85,7 @@ def make_keys(ssh: Path) -> None:
     for name in ("host_key", "id"):
         if not (ssh / name).exists():
             key = asyncssh.generate_private_key("ssh-ed25519", comment=f"stoker-lab {name}")
-            with open(ssh / name, "wb", opener=_private) as out:
+            with open(ssh / name, "wb", opener=private) as out:
                 out.write(key.export_private_key())
             key.write_public_key(str(ssh / f"{name}.pub"))
     (ssh / "authorized_keys").write_bytes((ssh / "id.pub").read_bytes())
@@ -121,7 +121,8 @@ def install_pct(layout: Layout) -> None:
     program.chmod(0o755)
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """An opener for files that only their owner may read."""
     return os.open(path, flags, 0o600)
 
 

@@ -70,7 +70,8 @@ def write(path: Path, prompts: Iterable[dict[str, Any]]) -> int:
     part = path.with_name(path.name + ".part")
     count = 0
     with part.open("w", encoding="utf-8") as out:
-        for count, prompt in enumerate(prompts, 1):
+        for prompt in prompts:
+            count += 1
             out.write(json.dumps(prompt, ensure_ascii=False, separators=(",", ":")) + "\n")
     part.replace(path)
     return count
