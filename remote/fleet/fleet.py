@@ -229,8 +229,7 @@ class Fleet:
         server.start_seconds = self._spec.fleet.start_seconds
         await self._set_key(server)
         server.begin(launch, adopted=True)
-        data = await asyncio.to_thread(server.read_log)
-        server.reader.feed(data, time.time())
+        await asyncio.to_thread(server.read_log)
         if server.main is not None and processes.members(server.main, table)[:1]:
             head = processes.members(server.main, table)[0]
             if head.pid == server.main.pid:
@@ -304,14 +303,15 @@ class Fleet:
         if not servers:
             return
 
-        def read() -> tuple[dict[int, Process], list[bytes]]:
-            logs = [server.read_log() for server in servers]
-            return identity.table(), logs
+        def read() -> dict[int, Process]:
+            for server in servers:
+                server.read_log()
+            return identity.table()
 
-        table, logs = await asyncio.to_thread(read)
-        for server, log in zip(servers, logs, strict=True):
+        table = await asyncio.to_thread(read)
+        for server in servers:
             server.in_flight = self._run.in_flight(server.gpu)
-            change = server.look(table, log, time.time())
+            change = server.look(table, time.time())
             if change is not None:
                 self._act(server, change)
 

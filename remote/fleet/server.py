@@ -168,19 +168,19 @@ class Server:
 
     # --- Looking ---
 
-    def read_log(self) -> bytes:
-        """New bytes of the log. Blocking (page cache)."""
-        if self.tail is None:
-            return b""
+    def read_log(self) -> None:
+        """Take in what the log has got since. Blocking (page cache, and parsing)."""
+        tail, reader = self.tail, self.reader
+        if tail is None:
+            return
         if not self.read_before:
             self.read_before = True
-            return self.tail.read_first()
-        return self.tail.read()
+            reader.feed(tail.read_first(), time.time())
+        elif data := tail.read():
+            reader.feed(data, time.time())
 
-    def look(self, table: dict[int, Process], log: bytes, now: float) -> Change | None:
+    def look(self, table: dict[int, Process], now: float) -> Change | None:
         """Bring status and lights up to date; what has to be acted on, if anything."""
-        if log:
-            self.reader.feed(log, now)
         if not self.alive:
             return None
         if self.main is None and not self.find_process():

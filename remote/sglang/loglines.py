@@ -459,7 +459,7 @@ _SIGNS: tuple[_Sign, ...] = (
     ),
     # Hardware and driver
     _sign(
-        r"NVRM: Xid[^:]*: (\d+)|\bXid (\d+)\b",
+        r"NVRM: Xid \([^)]*\): (\d+)|\bXid (\d+)\b",
         "xid",
         "the driver reports Xid {0}{1} for this card",
         10,
@@ -550,8 +550,47 @@ _SIGNS: tuple[_Sign, ...] = (
     ),
 )
 
-_QUICK = re.compile("|".join(f"(?:{sign.pattern.pattern})" for sign in _SIGNS))
-_EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): ?(.*)")
+_WORDS = (
+    "rror",
+    "emory",
+    "died",
+    "crashed",
+    "exception",
+    "Exception",
+    "Xid",
+    "NCCL",
+    "nccl",
+    "GPU",
+    "CUDA",
+    "device",
+    "ninja",
+    "Ninja",
+    "No such file",
+    "watchdog",
+    "FlashAttention",
+    "Blackwell",
+    "overlap schedule",
+    "in use",
+    "No space",
+    "open files",
+    "mamba",
+    "is zero",
+    "leak",
+    "model identifier",
+    "config.json",
+    "Repository",
+    "No module",
+    "context_length",
+    "alloc_req_slots",
+    "Capture cuda graph failed",
+    "Initialization failed",
+)
+"""Each sign has one of these in it: nearly every line of a log is passed over by them alone."""
+
+_QUOTES = ("] Receive: obj=", "] Finish: obj=")
+"""With ``log-requests``, lines that quote prompts and answers: nobody failed by what they say."""
+
+_EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (.*))?$")
 _SIGNAL_HINT = {
     "-9": " by SIGKILL: the kernel's out-of-memory killer, or someone's hand",
     "-6": " by an abort() in native code",
@@ -562,7 +601,7 @@ _SIGNAL_HINT = {
 
 def find_cause(line: str, phase: Phase) -> tuple[int, Cause] | None:
     """What this line says of a failure, with the rank of that evidence; None for other lines."""
-    if _QUICK.search(line) is None:
+    if not any(word in line for word in _WORDS) or any(mark in line for mark in _QUOTES):
         return None
     for sign in _SIGNS:
         if sign.phases and phase not in sign.phases:
@@ -671,7 +710,8 @@ class LogReader:
         if "Traceback (most recent call last)" in line:
             self._traceback = True
         elif self._traceback and (found := _EXCEPTION.match(line)):
-            self._exception = f"{found[1].rpartition('.')[2]}: {found[2]}"[:300]
+            name, text = found[1].rpartition(".")[2], found[2]
+            self._exception = (f"{name}: {text}" if text else name)[:300]
             self._traceback = False
 
     @property

@@ -1,0 +1,342 @@
+"""Flags: against a catalogue, to and from command lines, between dialects, and known to fail."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remote.protocol import Flags, FleetSpec
+from remote.sglang import dialect, flags
+from remote.sglang.catalogue import Catalogue, Flag, FlagError, check, load, parse_size
+from remote.sglang.refusals import refusals
+
+OLD = Catalogue(
+    version="0.5.12",
+    flags=[
+        Flag("mem-fraction-static", "float"),
+        Flag("max-running-requests", "int"),
+        Flag("context-length", "size"),
+        Flag("enable-metrics", "bool", default=False),
+        Flag("tp-size", "int", default=1, aliases=["tensor-parallel-size"]),
+        Flag(
+            "mamba-scheduler-strategy",
+            "str",
+            choices=["auto", "no_buffer", "extra_buffer"],
+            default="auto",
+        ),
+        Flag("cuda-graph-max-bs", "int"),
+        Flag("cuda-graph-bs", "int", many=True),
+        Flag("log-requests-level", "int", choices=[0, 1, 2, 3]),
+        Flag("model-loader-extra-config", "json"),
+        Flag("uvicorn-access-log-exclude-prefixes", "str", many=True),
+    ],
+)
+NEW = Catalogue(
+    version="0.5.23",
+    flags=[
+        Flag("mem-fraction-static", "float"),
+        Flag(
+            "mamba-radix-cache-strategy",
+            "str",
+            choices=["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"],
+        ),
+        Flag("cuda-graph-max-bs-decode", "int"),
+        Flag("disable-overlap-schedule", "bool"),
+    ],
+)
+FLEET = FleetSpec(model="/models/q", base_port=30000)
+
+
+def test_command_line_has_full_names_and_quiet_pollers() -> None:
+    argv = flags.server_argv(
+        "/opt/sglang/bin/python",
+        FLEET,
+        3,
+        {
+            "mem-fraction-static": 0.9,
+            "enable-metrics": True,
+            "disable-radix-cache": False,
+            "cuda-graph-bs": [1, 2, 4],
+        },
+        OLD,
+    )
+    assert argv == [
+        "/opt/sglang/bin/python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        "/models/q",
+        "--port",
+        "30003",
+        "--mem-fraction-static",
+        "0.90",
+        "--enable-metrics",
+        "--cuda-graph-bs",
+        "1",
+        "2",
+        "4",
+        "--uvicorn-access-log-exclude-prefixes",
+        "/health",
+        "/metrics",
+        "/v1/loads",
+        "/server_info",
+    ]
+    plain = flags.server_argv("python", FLEET, 0, {}, NEW)
+    assert "--uvicorn-access-log-exclude-prefixes" not in plain
+    own = flags.server_argv("p", FLEET, 0, {"uvicorn-access-log-exclude-prefixes": ["/x"]}, OLD)
+    assert own.count("--uvicorn-access-log-exclude-prefixes") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"port": 1}, "follows from `base_port`"),
+        ({"model-path": "x"}, "follows from `model`"),
+        ({"model_path": "x"}, "follows from `model`"),
+        ({"api-key": "secret"}, "SGLANG_API_KEY into credentials_file"),
+        ({"--tp-size": 1}, "without dashes"),
+    ],
+)
+def test_flags_that_are_not_the_operators(given: Flags, words: str) -> None:
+    with pytest.raises(FlagError, match=words) as error:
+        flags.refuse_own(given)
+    assert "secret" not in str(error.value)
+
+
+def test_check_gives_full_names_and_types() -> None:
+    checked = check(
+        OLD,
+        {
+            "mem_fraction_static": "0.90",
+            "tensor-parallel-size": "2",
+            "context-length": "8k",
+            "cuda-graph-bs": "1 2 4",
+            "enable-metrics": "true",
+            "log-requests-level": "2",
+            "max-running-requests": 64.0,
+        },
+    )
+    assert checked == {
+        "mem-fraction-static": 0.9,
+        "tp-size": 2,
+        "context-length": "8k",
+        "cuda-graph-bs": [1, 2, 4],
+        "enable-metrics": True,
+        "log-requests-level": 2,
+        "max-running-requests": 64,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mamba-schedular-strategy": "x"}, "did you mean mamba-scheduler-strategy?"),
+        ({"mem-fraction": 0.9}, "SGLang 0.5.12 has no flag mem-fraction"),
+        ({"zzz": 1}, "has no flag zzz$"),
+        ({"mamba-scheduler-strategy": "nobuffer"}, "did you mean no_buffer?"),
+        ({"log-requests-level": 9}, r"one of 0, 1, 2, 3"),
+        ({"mem-fraction-static": "high"}, "takes a number, not 'high'"),
+        ({"max-running-requests": 1.5}, "takes a whole number"),
+        ({"context-length": "8x"}, "32k or 32Ki"),
+        ({"mem-fraction-static": True}, "needs a value"),
+        ({"enable-metrics": 3}, "is a switch"),
+        ({"mem-fraction-static": [0.8, 0.9]}, "takes one value, not 2"),
+        ({"model-loader-extra-config": "{"}, "takes JSON"),
+        ({"tp-size": 1, "tensor-parallel-size": 2}, "given twice"),
+    ],
+)
+def test_check_refuses_with_a_hint(given: Flags, words: str) -> None:
+    with pytest.raises(FlagError, match=words) as error:
+        check(OLD, given)
+    assert "\n" not in str(error.value)
+
+
+def test_a_catalogue_that_is_none() -> None:
+    with pytest.raises(FlagError, match="could not be read"):
+        load(b"Traceback: no")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("32k", 32_000), ("32Ki", 32_768), ("1M", 1_000_000), (7, 7), ("8", 8)]
+)
+def test_sizes(text: str | int, number: int) -> None:
+    assert parse_size(text) == number
+
+
+def test_flags_of_a_foreign_command_line() -> None:
+    argv = [
+        "/venv/bin/python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        "Qwen/Qwen3.6-27B",
+        "--port=30005",
+        "--mem_fraction_static",
+        "0.85",
+        "--enable-metrics",
+        "--cuda-graph-bs",
+        "1",
+        "2",
+        "--kv-cache-dtype",
+        "fp8_e4m3",
+        "--preferred-sampling-params",
+        '{"temperature": 1}',
+    ]
+    assert flags.is_server_argv(argv)
+    assert flags.model_and_port(argv) == ("Qwen/Qwen3.6-27B", 30005)
+    found = flags.from_argv(argv)
+    assert found["mem-fraction-static"] == 0.85
+    assert found["enable-metrics"] is True
+    assert found["cuda-graph-bs"] == [1, 2]
+    assert found["kv-cache-dtype"] == "fp8_e4m3"
+    assert found["preferred-sampling-params"] == '{"temperature": 1}'
+    assert flags.model_and_port(["python", "-m", "sglang.launch_server"]) == (None, 30000)
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_one"),
+    [
+        (["/venv/bin/python", "/venv/bin/sglang", "serve", "--model-path", "x"], True),
+        (["sglang", "serve", "--port", "1"], True),
+        (["python", "-m", "http.server", "30000"], False),
+        (["vim", "sglang.launch_server.py"], False),
+        ([], False),
+    ],
+)
+def test_is_it_a_server(argv: list[str], is_one: bool) -> None:
+    assert flags.is_server_argv(argv) is is_one
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,6}){0,3}", fullmatch=True)
+WORDS = st.from_regex(r"[A-Za-z_/{][A-Za-z0-9_./{}: ]{0,12}", fullmatch=True)
+VALUES = st.one_of(
+    st.just(True),
+    st.integers(0, 10**9),
+    st.floats(0.01, 0.99).map(lambda x: round(x, 3)),
+    WORDS,
+    st.lists(st.integers(1, 512), min_size=2, max_size=4),
+)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=6))
+def test_a_command_line_says_what_the_flags_say(given: Flags) -> None:
+    assert flags.from_argv(["python", "-m", "x", *flags.to_argv(given)]) == given
+
+
+def test_changes_and_their_difference() -> None:
+    old: Flags = {"mem-fraction-static": 0.85, "enable-metrics": True, "log-level": "info"}
+    new = flags.changed(old, {"mem_fraction_static": 0.9, "page-size": 1}, ["log-level"])
+    assert new == {"mem-fraction-static": 0.9, "enable-metrics": True, "page-size": 1}
+    assert flags.difference(old, new) == [
+        "log-level info → unset",
+        "mem-fraction-static 0.85 → 0.90",
+        "page-size unset → 1",
+    ]
+    assert flags.difference(new, new) == []
+    assert flags.difference({"enable-metrics": False}, {}) == []
+    assert flags.difference({}, {"enable-metrics": True}) == ["enable-metrics unset → on"]
+    with pytest.raises(FlagError, match="log-level is not set"):
+        flags.changed(new, {}, ["log-level"])
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=5), st.dictionaries(NAMES, VALUES, max_size=5))
+def test_a_difference_is_empty_only_between_equals(old: Flags, new: Flags) -> None:
+    assert (flags.difference(old, new) == []) == (old == new)
+    assert len(flags.difference(old, new)) == len(flags.difference(new, old))
+
+
+def test_renames_between_dialects() -> None:
+    given: Flags = {"mamba-scheduler-strategy": "extra_buffer", "cuda-graph-max-bs": 64}
+    new, said = dialect.translate(given, NEW)
+    assert new == {"mamba-radix-cache-strategy": "extra_buffer", "cuda-graph-max-bs-decode": 64}
+    assert said[0] == (
+        "mamba-scheduler-strategy is called mamba-radix-cache-strategy in SGLang 0.5.23"
+    )
+    back, _ = dialect.translate(new, OLD)
+    assert back == given
+    assert dialect.translate(given, OLD) == (given, [])
+    assert dialect.translate({"unknown": 1}, NEW) == ({"unknown": 1}, [])
+
+
+@pytest.mark.parametrize(
+    ("version", "catalogue", "new"),
+    [
+        ("0.5.12", None, False),
+        ("0.5.12.post1", None, False),
+        ("0.5.23", None, True),
+        ("0.6.0rc1", None, True),
+        (None, None, False),
+        ("0.5.15", OLD, False),
+        ("0.5.15", NEW, True),
+    ],
+)
+def test_which_dialect(version: str | None, catalogue: Catalogue | None, new: bool) -> None:
+    assert dialect.is_new(version, catalogue) is new
+
+
+def test_what_auto_comes_to() -> None:
+    assert dialect.resolved_strategy({}, False) == "no_buffer"
+    assert dialect.resolved_strategy({}, True) == "extra_buffer"
+    assert dialect.resolved_strategy({"disable-overlap-schedule": True}, True) == "no_buffer"
+    assert dialect.resolved_strategy({"linear-attn-backend": "cutedsl"}, True) == "no_buffer"
+    (said,) = dialect.changed_meanings({}, True)
+    assert "auto is extra_buffer in this SGLang and no_buffer in 0.5.12" in said
+    assert "fewer slots" in said
+    assert not dialect.changed_meanings({"mamba-radix-cache-strategy": "extra_buffer"}, True)
+
+
+PRO = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+
+
+@pytest.mark.parametrize(
+    ("given", "new", "card", "hybrid", "words"),
+    [
+        ({"mamba-radix-cache-strategy": "no_buffer"}, True, None, None, "disable-overlap-schedule"),
+        (
+            {
+                "mamba-radix-cache-strategy": "no_buffer",
+                "disable-overlap-schedule": True,
+                "page-size": 64,
+            },
+            True,
+            None,
+            None,
+            "needs page-size 1",
+        ),
+        (
+            {"mamba-scheduler-strategy": "extra_buffer", "disable-radix-cache": True},
+            False,
+            None,
+            True,
+            "remove one of them",
+        ),
+        ({"mamba-scheduler-strategy": "extra_buffer_lazy"}, False, None, None, "use extra_buffer"),
+        ({"attention-backend": "fa3"}, False, PRO, None, "fa3 does not run"),
+        ({"attention-backend": "fa4"}, True, PRO, True, "triton, trtllm_mha or flashinfer"),
+        ({"decode-attention-backend": "torch_native"}, False, PRO, True, "linear attention"),
+        ({"mem-fraction-static": 90}, False, None, None, "between 0 and 1"),
+    ],
+)
+def test_known_to_fail(
+    given: Flags, new: bool, card: str | None, hybrid: bool | None, words: str
+) -> None:
+    (said,) = refusals(given, new, card=card, hybrid=hybrid)
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("given", "new", "card", "hybrid"),
+    [
+        ({"mamba-scheduler-strategy": "no_buffer", "mem-fraction-static": 0.9}, False, PRO, True),
+        ({"mamba-scheduler-strategy": "extra_buffer", "page-size": 64}, False, PRO, True),
+        ({"attention-backend": "flashinfer"}, True, PRO, True),
+        ({"attention-backend": "fa3"}, False, "NVIDIA H200", True),
+        ({"attention-backend": "fa3"}, False, None, True),
+        ({"attention-backend": "fa4"}, False, PRO, True),
+        ({"mamba-radix-cache-strategy": "no_buffer"}, True, PRO, False),
+        ({}, True, PRO, True),
+    ],
+)
+def test_not_refused(given: Flags, new: bool, card: str | None, hybrid: bool | None) -> None:
+    assert refusals(given, new, card=card, hybrid=hybrid) == []
