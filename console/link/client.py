@@ -133,7 +133,7 @@ class Client:
                     attempt = 0
                 wait = _pause(error, attempt)
                 attempt += 1
-                failed = error.kind in ("refused", "undeployed")
+                failed = error.kind in ("refused", "undeployed") or self.agent is None
                 self._tell("failed" if failed else "reconnecting", str(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):

@@ -31,6 +31,7 @@ from remote.protocol import (
     Events,
     Get,
     Hello,
+    HostState,
     ReadEvents,
     ReadHistory,
     Reading,
@@ -78,6 +79,7 @@ class Agent:
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
         self._simulated = os.environ.get("STOKER_SIMULATED") == "1"
         self._looked = time.monotonic()
+        self._host = HostState()
         self._picture = Picture()
         self._background: set[asyncio.Task[object]] = set()
 
@@ -92,6 +94,7 @@ class Agent:
             self.spec = spec
             await self.fleet()
             await self._actions.go_on()
+        await self._look()
 
     async def live(self) -> None:
         """Watch, until cancelled."""
@@ -175,26 +178,32 @@ class Agent:
     # --- each second ---
 
     async def _look(self) -> None:
-        """Sample everything, keep it, compose the picture."""
+        """Sample everything, keep it, and draw what follows from it."""
         now, moment = time.time(), time.monotonic()
         seconds, self._looked = min(moment - self._looked, 5.0), moment
-        machine = await asyncio.to_thread(host.host, self.workspace.root, simulated=self._simulated)
+        self._host = await asyncio.to_thread(
+            host.host, self.workspace.root, simulated=self._simulated
+        )
         if self._fleet is not None:
             await self.run.look()
-        cards = [diff.tidy(card) for card in self._gpus.states()]
-        infos = self._fleet.infos() if self._fleet else []
-        states = [diff.tidy(state) for state in self._fleet.states()] if self._fleet else []
-        self._count(infos, states, now, seconds)
-        self._judge(infos, states, now)
-        gpus = self.spec.fleet.gpus if self.spec else len(cards)
-        self.journal.add(samples.sample(now, states, cards, gpus))
+        seen = self._compose(now)
+        self._count(seen.infos, seen.servers, now, seconds)
+        self._judge(seen.infos, seen.servers, now)
+        gpus = self.spec.fleet.gpus if self.spec else len(seen.gpus)
+        self.journal.add(samples.sample(now, seen.servers, seen.gpus, gpus))
+        before, self._picture = self._picture, self._compose(now)
+        self._tell_alerts(before.alerts, self._picture.alerts)
+
+    def _compose(self, now: float) -> Picture:
+        """Everything as it is known at this moment."""
         known = sorted(self.journal.epochs.values(), key=lambda e: e.id)
+        fleet = self._fleet
         picture = Picture(
             target=self.spec,
-            infos=infos,
-            servers=states,
-            gpus=cards,
-            host=machine,
+            infos=fleet.infos() if fleet else [],
+            servers=[diff.tidy(state) for state in fleet.states()] if fleet else [],
+            gpus=[diff.tidy(card) for card in self._gpus.states()],
+            host=self._host,
             run=self.run.state(),
             epochs=[epochs.rounded(epoch) for epoch in known[-EPOCHS_SHOWN:]],
             swap=self._actions.swap,
@@ -202,15 +211,14 @@ class Agent:
         )
         wrong = alerts.wrong(picture, self.journal.problem)
         found = alerts.since(self._picture.alerts, wrong, round(now, 3))
-        self._tell_alerts(found)
-        self._picture = msgspec.structs.replace(picture, alerts=found)
+        return msgspec.structs.replace(picture, alerts=found)
 
-    def _tell_alerts(self, found: list[Alert]) -> None:
-        before = {alert.code for alert in self._picture.alerts}
-        for alert in found:
+    def _tell_alerts(self, before: list[Alert], now: list[Alert]) -> None:
+        known = {alert.code for alert in before}
+        for alert in now:
             # Servers, run and journal tell their own troubles as they happen.
             told = alert.code.startswith(("server.", "run.failed", "journal"))
-            if alert.code not in before and not told:
+            if alert.code not in known and not told:
                 self.emit("alert", alert.text, level=alert.level)
 
     def _count(
@@ -316,7 +324,7 @@ class Agent:
         """Do what is asked, or raise RequestError."""
         match request:
             case Get():
-                return diff.full(self._picture, round(time.time(), 3), 0)
+                return diff.full(self._compose(time.time()), round(time.time(), 3), 0)
             case ReadLog():
                 return await self._read_log(request)
             case ReadHistory():
