@@ -62,7 +62,7 @@ class Action:
 
 _FLEET: Final = frozenset({"fleet"})
 _LOGS: Final = frozenset({"logs"})
-_LISTS: Final = frozenset({"logs", "events", "config", "run"})
+_LISTS: Final = frozenset({"logs", "events"})
 
 ACTIONS: Final[tuple[Action, ...]] = (
     # Look

@@ -81,7 +81,7 @@ class AgentFeed:
         """See :class:`Feed`."""
         if self._client is None:
             raise FeedError("not connected yet")
-        from console.link.client import LinkError
+        from console.link.errors import LinkError
 
         try:
             return await self._client.call(request, timeout)
@@ -93,7 +93,7 @@ class AgentFeed:
         self._wanted = wanted
         if self._client is None:
             return
-        from console.link.client import LinkError
+        from console.link.errors import LinkError
 
         try:
             await self._client.subscribe(wanted)

@@ -797,6 +797,12 @@ def nice_top(value: float) -> float:
     return 10.0 * power
 
 
+def steps_of(top: float) -> int:
+    """Into how many equal steps a scale from 0 to a :func:`nice_top` divides roundly."""
+    first = float(f"{top:e}".split("e")[0])
+    return {1.0: 4, 1.5: 3, 2.0: 4, 3.0: 3, 5.0: 5, 8.0: 4}.get(round(first, 1), 4)
+
+
 # --- Sentences shared by screens and command line ---
 
 

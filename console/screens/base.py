@@ -20,7 +20,7 @@ class StokerScreen(Screen[None]):
 
     app: StokerApp
     SCREEN: ClassVar[str] = ""
-    AUTO_FOCUS = None
+    AUTO_FOCUS = ""
 
     def compose(self) -> ComposeResult:
         """See :class:`Screen`."""

@@ -75,7 +75,7 @@ class EventsScreen(StokerScreen):
             return False
         entry = self.query_one("#filter", Input)
         entry.display = True
-        entry.focus()
+        self.call_after_refresh(entry.focus)  # the key itself must not be typed
         return True
 
     def on_input_changed(self, event: Input.Changed) -> None:

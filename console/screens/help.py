@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.content import Content
+from textual.geometry import Size
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from console.actions import ACTIONS, key_name
 from console.widgets.cards import STATE_SIGN
+from console.widgets.paint import Line, Painted, Part, pad
 
 
-def help_text(screen: str) -> Content:
-    """Groups of actions, those of the screen in front first."""
-    parts: list[Content | tuple[str, str]] = []
+def help_lines(screen: str, width: int) -> list[Line]:
+    """Groups of actions, those of the screen in front first; help texts wrap in their column."""
+    lines: list[Line] = []
     groups = list(dict.fromkeys(a.group for a in ACTIONS))
     first = {"logs": "Logs", "fleet": "Fleet", "run": "Run"}.get(screen, "Look")
+    left = 11 + 18
+
+    def row(keys: str, title: str, text: str) -> None:
+        rows = textwrap.wrap(text, max(20, width - left)) or [""]
+        for index, part in enumerate(rows):
+            head: list[Part] = [
+                (pad(f"  {keys}" if not index else "", 11), "bold accent"),
+                (pad(title if not index else "", 18), "bold text"),
+            ]
+            lines.append([*head, (part, "dim")])
+
     for group in sorted(groups, key=lambda g: g != first):
-        parts.append((f"\n{group}\n", "bold $accent"))
+        lines.append([(group, "bold strong")])
         for action in (a for a in ACTIONS if a.group == group):
-            keys = " ".join(key_name(k) for k in action.keys)
-            asks = {"none": "", "key": " Asks first.", "word": " Asks for a word."}[action.danger]
-            parts.append((f"  {keys:<9}", "bold"))
-            parts.append((f"{action.title:<17}", ""))
-            parts.append((f"{action.help}{asks}\n", "$text-muted"))
-    parts.append(("\nCards\n", "bold $accent"))
-    parts.append((f"  {'0 … 9':<9}", "bold"))
-    parts.append((f"{'Choose a GPU':<17}", ""))
-    parts.append(
-        ("Actions then mean this one; esc lets it go; a click does the same.\n", "$text-muted")
+            asks = "" if action.danger == "none" else " Asks first."
+            row(" ".join(map(key_name, action.keys)), action.title, action.help + asks)
+        lines.append([])
+    lines.append([("Cards", "bold strong")])
+    row(
+        "0 … 9",
+        "Choose a GPU",
+        "Actions then mean this one; esc lets it go; a click does the same.",
     )
-    for state, (sign, _) in STATE_SIGN.items():
-        parts.append((f"  {sign:<9}", "bold"))
-        parts.append((f"{state}\n", ""))
-    return Content.assemble(*parts)
+    for state, (sign, style) in STATE_SIGN.items():
+        lines.append([(f"  {sign}        ", style), (state, "text")])
+    return lines
+
+
+class HelpText(Painted):
+    """The lines, as tall as they are."""
+
+    def __init__(self, screen: str) -> None:
+        super().__init__()
+        self._for = screen
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        return help_lines(self._for, width)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """See :class:`textual.widget.Widget`."""
+        return len(help_lines(self._for, width))
 
 
 class HelpScreen(ModalScreen[None]):
@@ -51,7 +77,7 @@ class HelpScreen(ModalScreen[None]):
             box.border_title = "Keys"
             box.border_subtitle = "esc closes"
             with VerticalScroll():
-                yield Static(help_text(self._for))
+                yield HelpText(self._for)
 
     def on_key(self, event: events.Key) -> None:
         """Any of the keys that leave."""

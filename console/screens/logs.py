@@ -34,6 +34,7 @@ _PHASE = re.compile(
     r"Application startup|Uvicorn running|server_args=|max_total_num_tokens=|Port \d+: OK|"
     r"Starting generation|healthy"
 )
+_STAMP = re.compile(r"^\[\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d(?:\.\d+)?)\] ?")
 _ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE) /')
 _BATCH = re.compile(r"\] (?:Decode|Prefill) batch")
 
@@ -60,8 +61,8 @@ PANES = (1, 2, 4, 8)
 
 
 def grid(count: int, width: int, height: int) -> tuple[int, int]:
-    """Columns and rows for so many panes: about 60 cells wide where that is possible."""
-    columns = min(count, max(1, width // 58))
+    """Columns and rows for so many panes: half a hundred cells wide where that is possible."""
+    columns = min(count, max(1, width // 52))
     if columns == 1 and count > 2 and width >= 76:
         columns = 2
     rows = ceil(count / columns)
@@ -80,6 +81,10 @@ class LogPane(Pane):
         self.seen = 0
         """Number of the first line of the ring that is not here yet."""
         self.version = -1
+
+    def text_of(self, raw: str) -> str:
+        """The day and the brackets of SGLang's time stamp are left out: panes are narrow."""
+        return _STAMP.sub(r"\1 ", super().text_of(raw), count=1)
 
     @property
     def gpu(self) -> int | None:
@@ -282,7 +287,7 @@ class LogsScreen(StokerScreen):
                 entry = self.query_one("#filter", Input)
                 entry.display = True
                 entry.value = self.filter_text
-                entry.focus()
+                self.call_after_refresh(entry.focus)  # the key itself must not be typed
             case "logs.noise":
                 self.quiet = not self.quiet
                 self.refilter()

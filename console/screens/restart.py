@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from typing import TYPE_CHECKING, Literal
 
 from textual import events
@@ -162,7 +163,7 @@ class RestartScreen(ModalScreen[None]):
         table.display, plan.display = editing, not editing
         most = max(4, self.app.size.height - 10)
         table.styles.height = max(1, min(most, len(table.names)))
-        plan.styles.height = max(1, min(most, len(self.plan_lines(100))))
+        plan.styles.height = max(1, min(most, len(self.plan_lines(plan.size.width or 96))))
         box.border_title = f"Restart {where}"
         box.set_class(not editing, "danger")
         if editing:
@@ -230,7 +231,8 @@ class RestartScreen(ModalScreen[None]):
         how.append((f"  {_HOW[self.strategy]}", "text"))
         lines.append(clip(how, width))
         cost = model.swap_cost(state, self.scope)
-        lines.append(clip([(pad("meanwhile", 18), "dim"), (cost, "text")], width))
+        for index, row in enumerate(textwrap.wrap(cost, max(20, width - 18))):
+            lines.append([(pad("" if index else "meanwhile", 18), "dim"), (row, "text")])
         lines += [
             clip([("▲ ", "warn"), (visible(warning), "warn")], width)
             for warning in (plan.warnings if plan is not None else ())
@@ -244,7 +246,8 @@ class RestartScreen(ModalScreen[None]):
             strategy=self.strategy,
         )
         lines.append([("", "text")])
-        lines.append(clip([("the same from a shell  ", "dim"), (line, "dim")], width))
+        for index, row in enumerate(textwrap.wrap(line, max(20, width - 18))):
+            lines.append([(pad("" if index else "from a shell", 18), "dim"), (row, "dim")])
         return lines
 
     # --- editing ---

@@ -33,7 +33,7 @@ def count_lines(title: str, counts: dict[str, int], width: int, tone: str = "tex
     lines: list[Line] = [[(title, "bold text"), (f"  {total:,}" if total else "", "dim")]]
     for name, count in sorted(counts.items(), key=lambda c: -c[1]):
         share = count / total if total else None
-        filled, rest = bar(share, max(4, min(24, width - 40)))
+        filled, rest = bar(share, max(4, min(24, width - 44)))
         lines.append(
             clip(
                 [

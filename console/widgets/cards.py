@@ -148,11 +148,7 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     shown = "dim" if view.faded else "text"
     strong = "dim" if view.faded else "bold strong"
 
-    label = (
-        server.phase
-        if server.state in ("starting", "warming", "draining") and server.phase
-        else server.state
-    )
+    label = server.phase if server.state == "draining" and server.phase else server.state
     head: list[Part] = [
         (" ", edge),
         (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
@@ -261,7 +257,8 @@ def row_columns(width: int) -> list[_Column]:
         if used + need <= width:
             kept.add(column)
             used += need
-    return [c for c in ROW_COLUMNS if c in kept]
+    spare = min(40, max(0, width - used))
+    return [(h, w + (spare if h == "" else 0), r) for h, w, r in ROW_COLUMNS if (h, w, r) in kept]
 
 
 def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
@@ -274,12 +271,13 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
         if server.state in ("starting", "warming", "draining") and server.phase
         else server.state
     )
+    past = next((wide for heading, wide, _ in columns if heading == ""), 0)
     cells: dict[str, Part] = {
         "gpu": (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
         "state": (f"{sign} {label}", tone),
         "run/max": (_slots(view), "dim" if view.faded else "bold strong"),
         "tok/s": (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else text),
-        "": (_spark(view, 8)[0], "dim" if view.faded else gpu_style(view.gpu)),
+        "": (_spark(view, past)[0], "dim" if view.faded else gpu_style(view.gpu)),
         "queue": (number(server.queued), text),
         "kv": (percent(server.kv_usage), "dim" if view.faded else _use(server.kv_usage)),
         "mamba": (percent(server.mamba_usage), "dim" if view.faded else _use(server.mamba_usage)),
@@ -301,7 +299,7 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
         line = [*keep, (cut(server.cause, max(4, width - width_of(keep) - 1)), "bad")]
     line = spread(line, [], width)
     if view.focused:
-        line = [(value, f"{style} on-boost underline") for value, style in line]
+        line = [(value, f"{style} on-panel bold") for value, style in line]
     return line
 
 

@@ -152,7 +152,7 @@ def request(
     labels: list[list[Any]] = []
     top = plot.top or 0.0
     for metric in plot.metrics:
-        last: list[float] = []
+        early: list[float] = []
         for gpu in trend.gpus(metric.name):
             values = model.shrink(trend.column(metric.name, gpu, until), points)
             known = [v for v in values if v is not None]
@@ -160,7 +160,7 @@ def request(
                 continue
             if plot.top is None:
                 top = max(top, *known)
-            last.append(known[-1])
+            early += [v for v in values[: points // 8] if v is not None]
             code = FIRST_COLOUR + gpu % GPU_COLOURS
             if focus is not None and gpu != focus:
                 code = AXES
@@ -170,15 +170,15 @@ def request(
                 "focus": gpu == focus,
             }
             chosen.append(series)
-        if metric.label and last:
-            middle = sum(last) / len(last)
+        if metric.label and early:
+            middle = sum(early) / len(early)
             labels.append([points * 0.02, min(0.97, middle + 0.09), metric.label, TICKS])
     if plot.top is None:
         top = model.nice_top(max(top, plot.least))
     chosen.sort(key=lambda s: bool(s.pop("focus")))
     start = until - trend.span
     positions, words = _time_ticks(start, until, points, width)
-    steps = 4 if height >= 12 else 2
+    steps = model.steps_of(top) if height >= 10 else 2
     heights = [top * i / steps for i in range(steps + 1)]
     return {
         "width": width,

@@ -284,9 +284,13 @@ class Pane(Widget, can_focus=True):
                 self._strips[key] = strip
         return strip
 
+    def text_of(self, raw: str) -> str:
+        """A line as it is shown, harmless."""
+        return visible(raw, LIMIT)
+
     def _strip(self, raw: str, index: int, selection: Selection | None) -> Strip:
         width = self.size.width
-        text = visible(raw, LIMIT)
+        text = self.text_of(raw)
         style = self.palette[self._style_of(raw)]
         segments = [Segment(text, style)]
         if selection is not None and (span := selection.get_span(index + 1)) is not None:
@@ -308,7 +312,7 @@ class Pane(Widget, can_focus=True):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The chosen text, as it is shown."""
-        text = "\n".join(["", *(visible(line, LIMIT) for _, line in self._lines)])
+        text = "\n".join(["", *(self.text_of(line) for _, line in self._lines)])
         return selection.extract(text), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
@@ -320,6 +324,6 @@ class Pane(Widget, can_focus=True):
         """The lines that are on the screen now, for copying and for tests."""
         start = self._start()
         return [
-            visible(self._lines[i][1], LIMIT)
+            self.text_of(self._lines[i][1])
             for i in range(start, min(len(self._lines), start + self.rows))
         ]

@@ -22,18 +22,14 @@ _STEP = {
 _STATE = {"doing": "info", "done": "good", "failed": "bad", "rolled back": "warn"}
 
 
-def _order(rows: dict[int, list[SwapStep]]) -> list[int]:
-    """Failed and moving servers first, then those to come, then those that are through."""
-
-    def rank(gpu: int) -> tuple[int, int]:
-        states = {s.state for s in rows[gpu]}
-        if "failed" in states:
-            return 0, gpu
-        if "doing" in states or {"done", "waiting"} <= states:
-            return 1, gpu
-        return (2, gpu) if "waiting" in states else (3, gpu)
-
-    return sorted(rows, key=rank)
+def _stage(steps: list[SwapStep]) -> int:
+    """0 failed, 1 under way, 2 waiting, 3 through."""
+    states = {s.state for s in steps}
+    if "failed" in states:
+        return 0
+    if "doing" in states or ({"done", "skipped"} & states and "waiting" in states):
+        return 1
+    return 2 if "waiting" in states else 3
 
 
 def step_line(gpu: int, steps: list[SwapStep], now: float, width: int) -> Line:
@@ -64,7 +60,7 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
         (f"epoch {before} → {swap.to_epoch}", "bold strong"),
         (f"  {swap.strategy}", "text"),
         (f" by {visible(swap.who)}" if swap.who else "", "dim"),
-        (f"  {swap.state}", f"bold {tone}"),
+        (f"  {'under way' if swap.state == 'doing' else swap.state}", f"bold {tone}"),
         (f" {took} ", "dim"),
     ]
     filled, rest = bar(share, 16)
@@ -73,13 +69,37 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
     if swap.text:
         lines.append(clip([(visible(swap.text), tone)], width))
     rows = model.step_rows(swap)
-    order = _order(rows)
-    room = height - len(lines)
-    shown = order if len(order) <= room else order[: max(0, room - 1)]
+    stages = {gpu: _stage(steps) for gpu, steps in rows.items()}
+    moving = sorted((gpu for gpu in rows if stages[gpu] < 2), key=lambda g: (stages[g], g))
+    groups = [
+        _group([g for g in rows if stages[g] == 2], "wait", "dim", width),
+        _group([g for g in rows if stages[g] == 3], _through(rows, stages), "good", width),
+    ]
+    tails = [g for g in groups if g]
+    room = max(0, height - len(lines) - len(tails))
+    shown = moving if len(moving) <= room else moving[: max(0, room - 1)]
     lines += [step_line(gpu, rows[gpu], now, width) for gpu in shown]
-    if len(shown) < len(order) and room > 0:
-        lines.append([(f"    and {len(order) - len(shown)} more", "dim")])
-    return lines
+    if len(shown) < len(moving) and room > 0:
+        lines.append([(f"    and {len(moving) - len(shown)} more", "dim")])
+    return (lines + tails)[:height]
+
+
+def _through(rows: dict[int, list[SwapStep]], stages: dict[int, int]) -> str:
+    """What the servers that are through said last, where they all said the same."""
+    said = {
+        next((s.text for s in reversed(rows[gpu]) if s.text), "")
+        for gpu, stage in stages.items()
+        if stage == 3
+    }
+    return f"through: {visible(said.pop())}" if len(said) == 1 and said != {""} else "through"
+
+
+def _group(gpus: list[int], word: str, style: str, width: int) -> Line:
+    if not gpus:
+        return []
+    line: list[Part] = [("    " if style == "dim" else "  ✔ ", style)]
+    line += [(f"{gpu} ", f"bold {gpu_style(gpu)}") for gpu in gpus]
+    return clip([*line, (f" {word}", style)], width)
 
 
 def _ratio(before: float | None, after: float | None) -> Part:
@@ -150,7 +170,8 @@ class SwapPanel(Painted):
         pair = model.swap_pair(state)
         if swap.state == "done" and pair is not None:
             return 1 + len(pair_lines(*pair, 100))
-        return 1 + bool(swap.text) + len(model.step_rows(swap))
+        now = model.agent_now(state, self.app.now())
+        return len(swap_lines(swap, now, 200, 99))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""

@@ -1,0 +1,340 @@
+"""Messages in, state out; and what follows from a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from msgspec.structs import replace as with_fields
+
+from console import model
+from console.model import Link, State, Trend, reduce
+from remote.protocol import (
+    Alert,
+    Epoch,
+    Event,
+    GpuState,
+    Happened,
+    Heartbeat,
+    History,
+    LogPart,
+    Progress,
+    RunState,
+    ServerInfo,
+    ServerState,
+    Skipped,
+    Snapshot,
+    Verdict,
+)
+from tests.console.screen.story import BAD, BEGAN, Story
+
+NOW = BEGAN + 1
+
+
+def told(**options: object) -> tuple[Story, State]:
+    """A story and the state after its first full snapshot."""
+    story = Story(lambda _: None, lambda _: None, **options)  # type: ignore[arg-type]
+    return story, reduce(State(link=Link("connected")), story.snapshot(), NOW)
+
+
+def test_a_full_snapshot_is_the_whole_truth() -> None:
+    """What is not in it is gone."""
+    _, state = told()
+    only = Snapshot(time=BEGAN + 5, seq=9, full=True, servers=[ServerState(0, "ready")])
+    after = reduce(state, only, NOW)
+    assert list(after.servers) == [0]
+    assert after.infos == {}
+    assert after.progress is None
+    assert after.link == state.link
+
+
+def test_a_partial_snapshot_changes_only_what_it_carries() -> None:
+    """Lists by GPU are merged member by member, other sections whole."""
+    _, state = told()
+    part = Snapshot(
+        time=BEGAN + 2,
+        seq=2,
+        servers=[ServerState(3, "failed", cause="out of memory")],
+        swap=None,
+        alerts=[Alert("a", "b", 0)],
+    )
+    after = reduce(state, part, NOW)
+    assert after.servers[3].state == "failed"
+    assert after.servers[2] is state.servers[2]
+    assert after.gpus == state.gpus
+    assert after.run is state.run
+    assert [a.code for a in after.alerts] == ["a"]
+    assert state.servers[3].state == "ready"  # the old state is untouched
+
+
+def test_snapshots_survive_the_wire() -> None:
+    """A section that is left out stays what it was, after JSON too."""
+    _, state = told()
+    wire = msgspec.json.decode(msgspec.json.encode(Snapshot(time=1.0, seq=3)), type=Snapshot)
+    after = reduce(state, wire, NOW)
+    assert after.servers == state.servers
+    assert after.verdict == state.verdict
+    assert after.seq == 3
+
+
+def test_events_come_once_in_order_and_bounded() -> None:
+    """Pushed again after a reconnect, they are not shown twice."""
+    state = State()
+    for number in (1, 2, 2, 5, 3):
+        state = reduce(state, Happened(Event(number, 0, "k")), NOW)
+    assert [e.id for e in state.events] == [1, 2, 3, 5]
+    many = [Event(n, 0, "k") for n in range(10, 10 + 2 * model.MAX_EVENTS)]
+    state = model.with_events(state, many)
+    assert len(state.events) == model.MAX_EVENTS
+    assert state.events[-1].id == many[-1].id
+
+
+def test_what_says_nothing_changes_nothing() -> None:
+    """A heartbeat is no news."""
+    state = State()
+    assert reduce(state, Heartbeat(1.0), NOW) is state
+
+
+def test_skipped_messages_are_counted() -> None:
+    """And kept over snapshots."""
+    story, state = told()
+    state = reduce(state, Skipped("log", 12), NOW)
+    state = reduce(state, Skipped("log", 3), NOW)
+    state = reduce(state, story.snapshot(), NOW)
+    assert state.skipped == {"log": 15}
+
+
+def part(*lines: str, skipped: int = 0, inode: int = 1, offset: int = 0) -> LogPart:
+    """A log part."""
+    return LogPart("gpu0", inode, offset, offset + 10, list(lines), skipped)
+
+
+def test_logs_are_rings_with_lasting_numbers() -> None:
+    """Old lines fall out, numbers stay, cursors move."""
+    state = reduce(State(), part("a", "b"), NOW)
+    ring = state.logs["gpu0"]
+    assert ring.since(0) == (0, ["a", "b"])
+    assert (ring.inode, ring.next) == (1, 10)
+    state = reduce(state, part(*map(str, range(model.MAX_LINES)), offset=10), NOW)
+    assert ring.first == 2
+    assert ring.end == model.MAX_LINES + 2
+    start, lines = ring.since(0)
+    assert start == 2
+    assert lines[0] == "0"
+    assert ring.since(ring.end - 2) == (ring.end - 2, ["4998", "4999"])
+    assert ring.since(ring.end) == (ring.end, [])
+
+
+def test_gaps_and_rotation_are_said() -> None:
+    """Nothing is dropped in silence."""
+    state = reduce(State(), part("a"), NOW)
+    state = reduce(state, part("b", skipped=1_200), NOW)
+    state = reduce(state, part("c", inode=2), NOW)
+    lines = state.logs["gpu0"].since(0)[1]
+    assert [line for line in lines if "1,200 lines skipped" in line]
+    assert [line for line in lines if "rotated" in line]
+    assert state.logs["gpu0"].skipped == 1_200
+
+
+def test_age_is_judged_on_one_clock() -> None:
+    """The other side's clock may be a year off."""
+    story, state = told(now=BEGAN - 31_536_000)
+    assert not model.stale(state, NOW + 3)
+    assert model.stale(state, NOW + 6)
+    assert model.age(state, NOW + 6) == pytest.approx(6)
+    assert model.agent_now(state, NOW + 6) == pytest.approx(story.now + 6)
+    assert model.age(State(), NOW) is None
+
+
+def test_fleet_sums() -> None:
+    """Means are over servers that told a value."""
+    story, state = told()
+    sums = model.fleet(state)
+    assert (sums.servers, sums.ready, sums.failed) == (8, 8, 0)
+    assert sums.max_running == 8 * 37
+    assert sums.gen_tok_s == pytest.approx(sum(story.tok_s(s) for s in story.servers))
+    empty = model.fleet(State())
+    assert empty.gen_tok_s is None
+    assert empty.kv_usage is None
+
+
+def test_the_odd_one_out_is_named() -> None:
+    """A slow server and a hot card; none when all are alike."""
+    story, state = told()
+    assert model.outliers(state) == []
+    story.servers[5].speed = 0.5
+    story.servers[2].heat = 30
+    odd = model.outliers(reduce(state, story.snapshot(), NOW))
+    assert {(o.gpu, o.metric) for o in odd} == {(5, "gen_tok_s"), (2, "temperature_c")}
+    assert "GPU 5 is" in odd[0].text
+
+
+def test_eta_has_a_range_from_independent_rates() -> None:
+    """Prompts a second and tokens a second bound it."""
+    progress = Progress(
+        total=1000, completed=100, rate_per_sec=0.1, eta_hours=2.5, remaining=900,
+        tok_s=200.0, avg_output_tokens=1000.0, elapsed_hours=0.2,
+    )  # fmt: skip
+    state = State(run=RunState(alive=True, progress=progress))
+    found = model.eta(state, 0.0)
+    assert found.hours == 2.5
+    assert found.low == pytest.approx(900 * 1000 / 200 / 3600)
+    assert found.high == pytest.approx(2.5)
+    assert found.at == 9000
+    assert model.eta(State(), 0.0).hours is None
+
+
+def test_overall_rate_counts_all_sessions() -> None:
+    """Resumed work over all elapsed time."""
+    assert model.overall_rate(Progress(completed=7200, elapsed_hours=2)) == pytest.approx(1.0)
+    assert model.overall_rate(Progress(completed=7200)) is None
+
+
+def codes(state: State, now: float = NOW) -> list[str]:
+    """Codes of the notices, in order."""
+    return [n.code for n in model.notices(state, now)]
+
+
+def test_what_is_wrong_comes_first_with_the_key_that_helps() -> None:
+    """Errors, warnings, then what is worth knowing."""
+    story, state = told()
+    assert codes(state) == ["verdict"]
+    assert model.notices(state, NOW)[0].action == "restart"
+    story.servers[3].state, story.servers[3].cause = "failed", "CUDA out of memory"
+    story.alerts = [Alert("eta.over", "208 h", 0, "error")]
+    story.servers[5].speed = 0.5
+    state = reduce(state, story.snapshot(), NOW)
+    found = model.notices(state, NOW)
+    assert [n.code for n in found] == [
+        "server.failed",
+        "eta.over",
+        "outlier.gen_tok_s",
+        "verdict",
+    ]
+    assert (found[0].gpu, found[0].action) == (3, "up")
+    assert "CUDA out of memory" in found[0].text
+
+
+def test_a_lost_link_is_said_with_the_age_of_what_is_shown() -> None:
+    """Before everything else."""
+    _, state = told()
+    lost = replace(state, link=Link("reconnecting", "no answer from 10.1.2.6"))
+    first = model.notices(lost, NOW + 90)[0]
+    assert first.level == "error"
+    assert "no answer from 10.1.2.6" in first.text
+    assert "1m30s old" in first.text
+
+
+def test_nothing_up_and_nothing_running_are_said_with_a_key() -> None:
+    """What to press first on a fresh target."""
+    story, _ = told()
+    story.alive = False
+    story.verdict = None
+    for server in story.servers:
+        server.state = "stopped"
+    state = reduce(State(), story.snapshot(), NOW)
+    assert [(n.code, n.action) for n in model.notices(state, NOW)] == [("fleet.down", "up")]
+    for server in story.servers:
+        server.state = "ready"
+    state = reduce(State(), story.snapshot(), NOW)
+    assert [(n.code, n.action) for n in model.notices(state, NOW)] == [("run.none", "run.go")]
+
+
+def test_the_verdict_names_what_holds_the_run_back() -> None:
+    """Once, also where its own sentence does not."""
+    state = replace(told()[1], verdict=Verdict(0, "1.9 prompts/s", bound_by="KV cache"))
+    texts = [n.text for n in model.notices(state, NOW)]
+    assert texts == ["1.9 prompts/s. Held back by KV cache"]
+
+
+def test_sources_that_disagree_are_named() -> None:
+    """progress.json, servers and batch files."""
+    _, state = told()
+    assert model.disagreements(state) == []
+    assert state.progress is not None
+    wrong = with_fields(
+        state.run,
+        alive=False,
+        progress=with_fields(state.progress, batch_records=5),
+    )
+    found = {d.code for d in model.disagreements(replace(state, run=wrong))}
+    assert found == {"run-dead", "batches"}
+
+
+def test_flag_changes_tell_absent_from_set() -> None:
+    """``False`` and absent are the same, ``1`` and ``True`` are not."""
+    found = model.flag_changes({"a": 1, "b": True, "c": False}, {"a": 2, "c": "x", "d": ["p", "q"]})
+    assert [c.text for c in found] == ["a 1 → 2", "b on → –", "c – → x", "d – → p q"]
+    assert model.flag_changes({"a": False}, {}) == []
+    assert len(model.flag_changes({"a": 1}, {"a": True})) == 1
+
+
+def test_flags_start_from_what_runs() -> None:
+    """A server's own, else the newest epoch's, else the file's."""
+    _, state = told()
+    assert model.current_flags(state) == BAD
+    own = replace(state, infos={3: ServerInfo(3, 30003, flags={"x": 1})})
+    assert model.current_flags(own, 3) == {"x": 1}
+    assert model.current_flags(replace(state, epochs=())) == BAD
+    assert model.current_flags(State()) == {}
+
+
+def test_the_best_epoch_needs_time_to_count() -> None:
+    """Ten seconds prove nothing, and one epoch is no contest."""
+    one = Epoch(1, 0, {}, tok_s_per_gpu=600, seconds=900)
+    two = Epoch(2, 0, {}, tok_s_per_gpu=900, seconds=10)
+    three = Epoch(3, 0, {}, tok_s_per_gpu=800, seconds=900)
+    assert model.winner([one]) is None
+    assert model.winner([one, two]) is None
+    assert model.winner([one, two, three]) is three
+    assert model.gain(one, three) == pytest.approx(800 / 600)
+
+
+def test_a_trend_is_the_same_watched_or_loaded() -> None:
+    """History and live samples land in the same buckets; a hole stays a hole."""
+    trend = Trend(100, 10)
+    trend.load(
+        History([1000, 1010, 1020], {"gen_tok_s": [[1.0, None, 3.0]], "unknown": [[1.0, 1.0, 1.0]]})
+    )
+    state = State(
+        time=1035, servers={0: ServerState(0, "ready", gen_tok_s=5.0), 1: ServerState(1, "stopped")}
+    )
+    trend.add(state)
+    assert trend.column("gen_tok_s", 0, 1035, 4) == [1.0, None, 3.0, 5.0]
+    assert trend.gpus("gen_tok_s") == [0]
+    trend.add(replace(state, time=1036, servers={0: ServerState(0, "ready", gen_tok_s=7.0)}))
+    assert trend.column("gen_tok_s", 0, 1036, 1) == [6.0]
+    assert trend.top("gen_tok_s") == 6.0
+
+
+def test_a_trend_is_bounded() -> None:
+    """A day of seconds takes no more room than its points."""
+    trend = Trend(100, 10)
+    for second in range(5_000):
+        trend.add(State(time=float(second), gpus={0: GpuState(0, power_w=1.0)}))
+    assert len(trend._sums["power_w"][0]) <= 12
+
+
+@pytest.mark.parametrize(
+    ("value", "top"), [(0, 1), (640, 800), (1043, 1500), (37, 50), (0.61, 0.8), (100, 100)]
+)
+def test_scales_are_round(value: float, top: float) -> None:
+    """And never below the value."""
+    assert model.nice_top(value) == pytest.approx(top)
+    assert (model.nice_top(value) / model.steps_of(model.nice_top(value))) > 0
+
+
+def test_shrinking_keeps_means_and_holes() -> None:
+    """No more values than can be drawn."""
+    assert model.shrink([1.0, 3.0, None, None], 2) == [2.0, None]
+    assert model.shrink([1.0], 5) == [1.0]
+
+
+def test_the_cost_of_a_restart_is_said() -> None:
+    """What is in flight, what pauses, what stays."""
+    _, state = told()
+    text = model.swap_cost(state, range(8))
+    assert "in flight" in text
+    assert "finished prompts stay" in text
+    assert model.swap_cost(State(), [0]) == "nothing is in flight"
