@@ -245,6 +245,8 @@ class _Session(asyncssh.SSHServerSession[bytes]):
         self._on_closed = on_closed
         self._command: str | None = None
         self._stdin: _Stdin | None = None
+        self._early: list[bytes | None] = []
+        """What came before there was a pipe for it; None is the end."""
         self._outputs: list[asyncio.ReadTransport] = []
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -260,7 +262,6 @@ class _Session(asyncssh.SSHServerSession[bytes]):
         return True
 
     def session_started(self) -> None:
-        self._chan.pause_reading()
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(lambda _: self._chan.close())
 
@@ -280,6 +281,8 @@ class _Session(asyncssh.SSHServerSession[bytes]):
         exited.add_done_callback(lambda _: self._host.children.pop(child))
         threading.Thread(target=_wait, args=(child, loop, exited), daemon=True).start()
         _, self._stdin = await loop.connect_write_pipe(partial(_Stdin, self._chan), ends[0])
+        for data in self._early:
+            self._feed(data)
         outputs = []
         for pipe, datatype in ((ends[1], None), (ends[2], EXTENDED_DATA_STDERR)):
             transport, output = await loop.connect_read_pipe(
@@ -289,8 +292,6 @@ class _Session(asyncssh.SSHServerSession[bytes]):
             outputs.append(output)
         if self._closed:
             self._hang_up()
-        else:
-            self._chan.resume_reading()
         code = await exited
         self._stdin.drop()
         # A child of the command that still holds an end keeps the session open, as with sshd.
@@ -336,13 +337,21 @@ class _Session(asyncssh.SSHServerSession[bytes]):
         return child, [cast("IO[bytes]", os.fdopen(fd, mode, 0)) for fd, mode in modes]
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        if self._stdin is not None and not self._stdin.pipe.is_closing():
-            self._stdin.pipe.write(data)
+        self._feed(data)
 
     def eof_received(self) -> bool:
-        if self._stdin is not None and not self._stdin.pipe.is_closing():
-            self._stdin.pipe.write_eof()
+        self._feed(None)
         return True
+
+    def _feed(self, data: bytes | None) -> None:
+        if self._stdin is None:
+            self._early.append(data)
+        elif self._stdin.pipe.is_closing():
+            pass  # nobody reads any more
+        elif data is None:
+            self._stdin.pipe.write_eof()
+        else:
+            self._stdin.pipe.write(data)
 
     def signal_received(self, signal: str) -> None:
         if self._child is not None and self._child in self._host.children and signal in SIGNALS:

@@ -192,6 +192,18 @@ async def test_bytes_both_ways(node: Node, connection: Connection, size: int) ->
     assert ended.out.split()[0].decode() == hashlib.sha256(data).hexdigest()
 
 
+async def test_input_before_the_command_is_up(node: Node, connection: Connection) -> None:
+    """Nothing is lost of what is sent the moment the session is open."""
+    for size in (1, 70_000, 3_000_000):
+        process: asyncssh.SSHClientProcess[bytes] = await connection.create_process(
+            f"pct exec {node.vmid} -- wc -c", encoding=None
+        )
+        process.stdin.write(bytes(size))
+        process.stdin.write_eof()
+        done = await asyncio.wait_for(process.wait(), 30)
+        assert done.stdout == f"{size}\n".encode()
+
+
 async def test_without_stdin(node: Node, connection: Connection) -> None:
     """End of file at once where there is nothing to read."""
     assert await inside(node, connection, "cat") == Ended(0, b"", b"")

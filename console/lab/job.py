@@ -1,0 +1,52 @@
+"""The lab's job, started as an operator starts one: deploy, servers, prompts, run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+
+from console.lab.lab import Lab
+from console.link.client import LinkError
+from console.link.deploy import deploy
+from console.link.push import push_file
+from console.session import session
+from console.verbs import wait_up
+from remote.protocol import Done, RunStart, Up
+
+
+async def begin(lab: Lab, say: Callable[[str], None]) -> None:
+    """Agent deployed, servers starting, prompts in the container. Raises LinkError."""
+    target = lab.target
+    say(await deploy(target))
+    async with session(target) as here:
+        done = await here.call(Up(spec=target.spec), timeout=60)
+        assert isinstance(done, Done)
+        say(done.text or "servers starting")
+    digest = await push_file(target, lab.prompts, target.spec.run.prompts)
+    say(f"{lab.prompts.name}: {lab.prompts.stat().st_size / 1e6:.1f} MB, sha256 {digest[:12]}…")
+
+
+async def start(lab: Lab, say: Callable[[str], None]) -> int:
+    """Once every server is ready or has failed, start the run; 1 where none is ready."""
+    async with session(lab.target) as here:
+        await here.follow()
+        await wait_up(here, None)
+        servers = here.state.servers.values()
+        if not any(server.state == "ready" for server in servers):
+            return 1
+        done = await here.call(RunStart(spec=lab.target.spec), timeout=120)
+        assert isinstance(done, Done)
+        say(done.text or "run started")
+    return 0
+
+
+def start_when_ready(lab: Lab) -> None:
+    """:func:`start` beside a console that is open: it shows how it goes."""
+
+    def go() -> None:
+        with contextlib.suppress(LinkError, TimeoutError):
+            asyncio.run(start(lab, lambda _: None))
+
+    threading.Thread(target=go, name="lab-job", daemon=True).start()

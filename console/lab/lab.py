@@ -1,0 +1,473 @@
+"""``stoker lab``: the whole of a real set-up in one folder, on loopback, with simulated GPUs.
+
+Below the lab's folder: ``ssh/`` (keys, client configuration), ``host/`` (the stand-in Proxmox
+host), ``ct/200/`` (the container: its workspace, its bin/, its stand-in SGLang), ``prompts.jsonl``
+and ``stoker.toml``, whose target ``ct200`` every verb can use. What the console does to the lab it
+does through SSH, ``pct exec`` and the agent, as anywhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import psutil
+
+from console import config
+from console.config import ConfigError, Settings, Target
+from console.lab import container, gpus, host, ports, prompts, s3, venv
+from console.lab.container import Container
+from console.lab.sim import model
+from console.lab.sim.settings import SimSettings
+from remote.protocol import Flags
+
+VMID = 200
+JOB = 100_000
+"""Prompts of a job without ``--count``: over twenty minutes on eight GPUs at speed 20."""
+
+TOKENS = 2711
+"""Mean length of an answer."""
+
+EXPECTED = 900.0
+"""Tokens a second and GPU, at a real card's speed, that tell a fleet held back (some 680) from
+one that is not (some 1,200): the lab's alert stands while the job would take longer than so."""
+
+STORY: Flags = {
+    "mamba-scheduler-strategy": "extra_buffer",
+    "mamba-ssm-dtype": "bfloat16",
+    "mem-fraction-static": 0.85,
+    "context-length": 8192,
+    "attention-backend": "flashinfer",
+    "reasoning-parser": "qwen3",
+    "tool-call-parser": "qwen3_coder",
+    "enable-metrics": True,
+}
+"""What the lab's servers start with: flags that hold each of them at 37 requests."""
+
+RENAMED = {"0.5.23": {"mamba-scheduler-strategy": "mamba-radix-cache-strategy"}}
+"""Flags that a version of SGLang calls otherwise (``server_args.py`` of 0.5.12 and 0.5.23)."""
+
+
+SOURCE = str(Path(config.__file__).resolve().parents[1])
+"""Where the package ``console`` is found."""
+
+
+class LabError(ConfigError):
+    """The lab cannot be brought up: one line that says what and what to do."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``stoker lab`` was asked for."""
+
+    gpus: int = 8
+    prompts: Path | None = None
+    """JSONL of the user's own instead of the shipped prompts."""
+    count: int | None = None
+    speed: float = 20.0
+    sglang: Literal["0.5.12", "0.5.23"] = "0.5.12"
+    flags: Flags = field(default_factory=dict)
+    """Over those of :data:`STORY`."""
+    folder: Path | None = None
+    """Kept; None: a temporary one."""
+    keep: bool = False
+    """Leave a temporary folder, too."""
+    s3: bool = True
+    simulation: dict[str, Any] = field(default_factory=dict)
+    """Further fields of :class:`console.lab.sim.settings.SimSettings`."""
+
+
+class Lab:
+    """A lab that is up between ``async with`` and its end.
+
+    ``target`` is what ``stoker.toml`` says; ``prompts`` is the file to send.
+    """
+
+    def __init__(self, options: Options, say: Callable[[str], None] = lambda _: None) -> None:
+        self.options = options
+        self.say = say
+        self.s3_port: int | None = None
+        self._services: list[Service] = []
+        self._lock: IO[str] | None = None
+        self._temporary = options.folder is None
+
+    async def __aenter__(self) -> Lab:
+        try:
+            await self.up()
+        except BaseException:
+            await self.down()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.down()
+
+    # --- Up ---
+
+    async def up(self) -> None:
+        """Everything but the agent, the servers and the run: those are the console's to start."""
+        self.folder = await asyncio.to_thread(self._make_folder)
+        self.container = Container(self.folder, VMID)
+        known = self._known()
+        prepared = asyncio.gather(
+            asyncio.to_thread(self._prepare_container),
+            asyncio.to_thread(self._write_prompts),
+        )
+        try:
+            host_port, s3_port = await asyncio.gather(
+                self._serve("host", ["console.lab.host", str(self.folder)], known.get("host")),
+                self._serve_s3(known.get("s3")),
+            )
+            python = (await prepared)[0]
+        except BaseException:
+            prepared.cancel()
+            raise
+        self.s3_port = s3_port
+        base_port = known.get("base") or ports.free_range(self.options.gpus)
+        self._remember({"host": host_port, "s3": s3_port, "base": base_port})
+        if not self.toml.exists():
+            self.toml.write_text(self._toml(python, base_port), encoding="utf-8")
+        self.settings: Settings = config.load(self.toml)
+        self.target: Target = self.settings.target(None)
+
+    @property
+    def toml(self) -> Path:
+        """``stoker.toml`` of the lab."""
+        return self.folder / "stoker.toml"
+
+    @property
+    def prompts(self) -> Path:
+        """The prompts on this side of the link."""
+        return self.folder / "prompts.jsonl"
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return self.container.workspace / self.target.spec.run.output
+
+    def _make_folder(self) -> Path:
+        if self.options.folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="stoker-lab-", dir=_temporary()))
+        else:
+            folder = self.options.folder.expanduser()
+            if folder.is_dir() and any(folder.iterdir()) and not (folder / "lab.lock").exists():
+                raise LabError(f"{folder} is not empty and no lab: name another --dir")
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LabError(f"--dir {folder}: {error.strerror}") from None
+        self.folder = folder = folder.resolve()
+        self._lock = (folder / "lab.lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LabError(f"{folder}: another `stoker lab` is at work there") from None
+        return folder
+
+    def _known(self) -> dict[str, int]:
+        """Ports of an earlier lab in this folder: its ``stoker.toml`` names them."""
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self.folder / "lab.json").read_text())
+            return {name: port for name, port in found.items() if port is not None}
+        return {}
+
+    def _remember(self, found: dict[str, int | None]) -> None:
+        (self.folder / "lab.json").write_text(json.dumps(found) + "\n")
+
+    def _prepare_container(self) -> Path:
+        """The container and what would be installed in it; the python that has SGLang."""
+        options = self.options
+        inside = self.container
+        inside.create()
+        cards = inside.folder / "gpus"
+        cards.mkdir(exist_ok=True)
+        gpus.install(inside.bin, cards, options.gpus)
+        model.write(inside.folder / "model")
+        settings = SimSettings(
+            **{"state_dir": str(cards), "speed": options.speed, **options.simulation}
+        )
+        secrets = inside.root / "secrets.env"
+        with open(secrets, "w", opener=host.private) as out:
+            out.write(s3.credentials())
+        return venv.make(inside.folder / "sglang", options.sglang, settings)
+
+    def _write_prompts(self) -> None:
+        """The prompts file, as long as wanted; one that an earlier lab wrote is kept."""
+        own, count = self.options.prompts, self.options.count
+        if self.prompts.exists() and own is None and count is None:
+            return
+        if own is None:
+            prompts.write(self.prompts, prompts.expand(prompts.shipped(), count or JOB))
+            return
+        part = self.prompts.with_suffix(".part")
+        try:
+            with own.expanduser().open("rb") as lines, part.open("wb") as out:
+                out.writelines(itertools.islice(lines, count))
+        except OSError as error:
+            raise LabError(f"--prompts {own}: {error.strerror}") from None
+        part.replace(self.prompts)
+
+    async def _serve_s3(self, port: int | None) -> int | None:
+        if not self.options.s3:
+            return None
+        if not s3.installed():
+            self.say("no S3 in this lab: it comes with `stoker[lab]`")
+            return None
+        if port is not None and not ports.free(port):
+            raise LabError(
+                f"port {port} of the lab's S3 is taken: end what listens there, or change "
+                f"run.s3.endpoint_url in {self.toml} and delete {self.folder / 'lab.json'}"
+            )
+        return await self._serve("s3", ["console.lab.s3"], port)
+
+    async def _serve(self, name: str, module: list[str], port: int | None) -> int:
+        if name == "host" and port is not None and not ports.free(port):
+            port = None  # only ssh/config says it, and that is written at each start
+        command = [sys.executable, "-m", *module, "--port", str(port or 0)]
+        spill = self.folder / name
+        spill.mkdir(exist_ok=True)
+        env = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "PYTHONPATH": SOURCE,
+            "HOME": str(spill),
+            "TMPDIR": str(spill),
+            "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str(s3.SPILL),
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        service = Service(name, command, env, self.folder / f"{name}.log")
+        self._services.append(service)
+        return await service.port()
+
+    def _toml(self, python: Path, base_port: int) -> str:
+        flags = {**STORY, **self.options.flags}
+        for old, new in RENAMED.get(self.options.sglang, {}).items():
+            if old in flags:
+                flags[new] = flags.pop(old)
+        lines = [
+            "# The lab: a stand-in Proxmox host and container, simulated GPUs.",
+            'default = "ct200"',
+            "",
+            "[targets.ct200]",
+            f"ssh = {_text(host.ALIAS)}",
+            'ssh_config = "ssh/config"',
+            f"hop = {{ pct = {VMID} }}",
+            f"workspace = {_text(self.container.workspace)}",
+            f"python = {_text(python)}",
+            f"agent_python = {_text(sys.executable)}",
+            f"credentials_file = {_text(self.container.root / 'secrets.env')}",
+            "",
+            "[fleet]",
+            f"gpus = {self.options.gpus}",
+            f"base_port = {base_port}",
+            f"model = {_text(self.container.folder / 'model')}",
+            "",
+            "[fleet.flags]",
+            *(f"{name} = {_value(value)}" for name, value in flags.items()),
+            "",
+            "[run]",
+            'prompts = "prompts.jsonl"',
+            'output = "completions"',
+            "max_tokens = 4096",
+        ]
+        if self.s3_port is not None:
+            lines += ["", "[run.s3]", f"bucket = {_text(s3.BUCKET)}", 'prefix = "lab/"']
+            lines.append(f'endpoint_url = "http://127.0.0.1:{self.s3_port}"')
+        per_hour = EXPECTED * self.options.gpus * self.options.speed * 3600
+        hours = (self.options.count or JOB) * TOKENS / per_hour
+        lines += ["", "[alerts]", f"eta_hours_over = {hours:.2g}"]
+        return "\n".join(lines) + "\n"
+
+    # --- Down ---
+
+    async def down(self) -> None:
+        """End everything that was started in this lab; a temporary folder goes, too."""
+        if not hasattr(self, "folder"):
+            return
+        await asyncio.to_thread(end_all, self.folder)
+        for service in self._services:
+            await asyncio.to_thread(service.stop)
+        if self._lock is not None:
+            self._lock.close()
+        if self._temporary and not self.options.keep:
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+
+class Service:
+    """A process of ours that serves until its standard input ends and first prints its port."""
+
+    def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                env=env,
+                start_new_session=True,  # a Ctrl-C is the lab's to answer
+            )
+
+    async def port(self, timeout: float = 60) -> int:
+        """The port it listens on. Raises LabError."""
+        assert self.process.stdout is not None
+        try:
+            line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), timeout)
+            return int(line)
+        except (ValueError, TimeoutError):
+            last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
+            why = last[0] if last else "it said nothing"
+            raise LabError(f"the lab's {self.name} did not start: {why}") from None
+
+    def stop(self) -> None:
+        """End it and wait for its end."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        for end in (self.process.terminate, self.process.kill):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(3)
+                break
+            end()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def end_all(folder: Path, patience: float = 1.0) -> None:
+    """End every process started in the lab in this folder: the agent first, lest it mends."""
+    found = list(container.processes(folder))
+    agents = [process for process in found if _is_agent(process)]
+    _end(agents, patience)
+    for _ in range(3):  # what was just being started is found the next time
+        found = list(container.processes(folder))
+        if not found:
+            return
+        _end(found, patience)
+
+
+def _is_agent(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "remote.agent" in process.cmdline()
+    return False
+
+
+def _end(processes: list[psutil.Process], patience: float) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, patience)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, 5)
+
+
+def _temporary() -> str | None:
+    """Where a temporary lab goes: a long job writes a gigabyte, and /tmp is often memory."""
+    wanted = os.environ.get("TMPDIR")
+    return wanted or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
+
+
+def _text(value: object) -> str:
+    """A basic string of TOML: JSON's escapes are TOML's, too."""
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# --- The verb ---
+
+
+def command(options: argparse.Namespace) -> int:
+    """``stoker lab`` → exit status. Raises ConfigError and LinkError."""
+    asked = Options(
+        gpus=options.gpus,
+        prompts=options.prompts,
+        count=options.count,
+        speed=options.speed,
+        sglang=options.sglang,
+        flags=options.flags,
+        folder=options.dir,
+        keep=options.headless,
+    )
+    _check(asked)
+    if options.headless:
+        from console.lab import headless
+
+        return asyncio.run(headless.run(asked))
+    if options.serve:
+        return asyncio.run(_serve(asked))
+    return _console(asked)
+
+
+def _check(options: Options) -> None:
+    if not 1 <= options.gpus <= 64:
+        raise LabError(f"--gpus {options.gpus}: 1 to 64 are possible")
+    if options.speed <= 0:
+        raise LabError(f"--speed {options.speed:g}: more than 0 is needed")
+    if options.count is not None and options.count < 1:
+        raise LabError(f"--count {options.count}: at least 1 is needed")
+
+
+def _console(options: Options) -> int:
+    from console.app import run_console
+    from console.lab import job
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    lab = Lab(options, say)
+    try:
+        asyncio.run(lab.up())
+        say(f"the lab is up in {lab.folder} (simulated hardware)")
+        asyncio.run(job.begin(lab, say))
+        job.start_when_ready(lab)
+        run_console(lab.settings, lab.target)
+    finally:
+        asyncio.run(lab.down())
+    return 0
+
+
+async def _serve(options: Options) -> int:
+    async with Lab(options, print) as lab:
+        print(
+            f"The lab is up in {lab.folder} (simulated hardware). In another terminal:\n"
+            f"  export STOKER_CONFIG={lab.toml}\n"
+            f"  stoker deploy && stoker up && stoker run start --prompts {lab.prompts}\n"
+            "  stoker\n"
+            "Ctrl-C ends it and everything that was started in it.",
+            flush=True,
+        )
+        await interrupted()
+    return 0
+
+
+async def interrupted() -> None:
+    """Until SIGINT or SIGTERM."""
+    leave = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, leave.set)
+    try:
+        await leave.wait()
+    finally:
+        for sign in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(sign)
