@@ -280,7 +280,7 @@ def _hash_prefixes(path: Path, sizes: list[int]) -> tuple[dict[int, str], int]:
     return found, lines
 
 
-def _read_batch(path: Path, report: Report, *, opened: bool, ours: bool) -> _Batch:
+def _read_batch(path: Path, report: Report, *, opened: bool, ours: bool, adopted: bool) -> _Batch:
     data = path.read_bytes()
     lines, tail = _lines(data)
     batch = _Batch([], hashlib.sha256(data).hexdigest(), len(data))
@@ -294,7 +294,7 @@ def _read_batch(path: Path, report: Report, *, opened: bool, ours: bool) -> _Bat
             report.violation("bad record", f"{path.name}:{number}: no JSON object with an index")
             continue
         batch.indices.append(index)
-        if ours:
+        if ours and not (adopted and "outcome" not in record):  # an earlier tool's record
             lacking = KEYS - record.keys()
             if lacking:
                 text = f"{path.name}:{number}: lacks {', '.join(sorted(lacking))}"
@@ -319,6 +319,7 @@ def _batches(
 ) -> set[int]:
     """Read every batch into ``completed``; the indices that may still lack their done line."""
     ours = bool(manifest) or (directory / "run.json").exists()
+    adopted = bool((_json(directory / "run.json", report) or {}).get("adopted"))
     on_its_way: set[int] = set()
     if len(opened) > 1:
         report.violation("open batches", f"more than one open batch: {', '.join(opened)}")
@@ -327,7 +328,7 @@ def _batches(
             if manifest[name].get("state") != "local_deleted":
                 report.violation("batch missing", f"{name}: in the manifest, but not here")
     for name in sealed:
-        batch = _read_batch(directory / name, report, opened=False, ours=ours)
+        batch = _read_batch(directory / name, report, opened=False, ours=ours, adopted=adopted)
         entry = manifest.get(name)
         if entry is not None:
             _compare(name, batch, entry, report)
@@ -338,7 +339,7 @@ def _batches(
             report.violation("no manifest line", f"{name}: no line in manifest.jsonl")
         _count(name, batch, completed, report)
     for name in opened:
-        batch = _read_batch(directory / name, report, opened=True, ours=ours)
+        batch = _read_batch(directory / name, report, opened=True, ours=ours, adopted=adopted)
         if batch.torn:
             report.notes.append(f"{name}: the last line is torn; the next start cuts it off")
         _count(name, batch, completed, report)

@@ -16,7 +16,7 @@ from remote.generate.settings import Settings, UsageError
 from remote.protocol import S3Spec, TargetSpec
 
 KEY_VARIABLES = ("STOKER_API_KEY", "OPENAI_API_KEY")
-"""Where the servers' API key is looked for: environment first, then the credentials file."""
+"""Where the servers' API key is looked for, in the credentials file and the environment."""
 
 
 def argv(python: str, spec: TargetSpec, socket: Path | None) -> list[str]:
@@ -157,12 +157,11 @@ def read_credentials(path: Path | None) -> dict[str, str]:
     return found
 
 
-def api_headers(environment: Mapping[str, str], credentials: Mapping[str, str]) -> dict[str, str]:
+def api_headers(credentials: Mapping[str, str]) -> dict[str, str]:
     """The Authorization header, where a key is set."""
-    for source in (environment, credentials):
-        for name in KEY_VARIABLES:
-            if key := source.get(name):
-                return {"authorization": f"Bearer {key}"}
+    for name in KEY_VARIABLES:
+        if key := credentials.get(name):
+            return {"authorization": f"Bearer {key}"}
     return {}
 
 
@@ -183,10 +182,13 @@ def _run(settings: Settings) -> int:
     from remote.generate.opening import open_run
     from remote.generate.run import Run
 
-    headers = api_headers(os.environ, read_credentials(settings.credentials))
+    def credentials() -> dict[str, str]:
+        return {**os.environ, **read_credentials(settings.credentials)}
+
+    headers = api_headers(credentials())
     opened = open_run(settings)
 
     async def life() -> int:
-        return await Run(settings, opened, headers).main()
+        return await Run(settings, opened, headers, credentials).main()
 
     return asyncio.run(life())

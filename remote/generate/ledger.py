@@ -345,6 +345,13 @@ class Writer:
         self._files[name] = (data, durable)
         self._wake.set()
 
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that was handed over is durable (and told); False after ``timeout``."""
+        done = threading.Event()
+        self._jobs.append(lambda _: done.set())
+        self._wake.set()
+        return done.wait(timeout)
+
     def close(self, timeout: float | None = None) -> bool:
         """Finish what was handed over and end; False where that did not come to its end."""
         self._closing = True
@@ -385,6 +392,7 @@ class Writer:
                     ledger.list_batch(job)
                 else:
                     ledger.flush()
+                    self._tell()
                     try:
                         job(ledger)
                     except DiskFullError:
@@ -403,10 +411,7 @@ class Writer:
             with self._lock:
                 self.backlog = sum(len(e.line) for e in list(self._jobs) if isinstance(e, Entry))
                 self.backlog += sum(len(e.line) for e in ledger.queued())
-            if ledger.acked or ledger.sealed:
-                acked, sealed = ledger.acked, ledger.sealed
-                ledger.acked, ledger.sealed = [], []
-                self._on_durable(acked, sealed)
+            self._tell()
         for name in list(self._files):
             data, durable = self._files.pop(name)
             try:
@@ -414,3 +419,11 @@ class Writer:
             except DiskFullError:
                 if durable:
                     self._files.setdefault(name, (data, durable))
+
+    def _tell(self) -> None:
+        """Hand on what the ledger has made durable."""
+        ledger = self._ledger
+        if ledger.acked or ledger.sealed:
+            acked, sealed = ledger.acked, ledger.sealed
+            ledger.acked, ledger.sealed = [], []
+            self._on_durable(acked, sealed)

@@ -51,9 +51,7 @@ class Recovered:
     @property
     def done(self) -> int:
         """Prompts with a record in a batch."""
-        return sum(b.records for b in self.books.batches.values()) + sum(
-            [self.books.tally.records, *(b.records for b in self.books.unlisted)]
-        )
+        return self.status.count(DONE)
 
 
 class _Index(Struct):
@@ -113,6 +111,7 @@ class _Recovery:
         self.out = Recovered(Books(), bytearray(total))
         self.listed = bytearray(total)
         """One byte a prompt: whether ``.done_indices`` has it."""
+        self.words = 0
         self.junk = 0
         """Words of ``.done_indices`` that are no index; a torn last line counts, too."""
 
@@ -157,7 +156,7 @@ class _Recovery:
         known = {name: n for name in batches if (n := layout.batch_number(name)) is not None}
         newest = max(files.values(), default=0)
         books.number = max([newest, *known.values()], default=0) + 1
-        only_s3 = 0
+        only_s3: list[Batch] = []
         for name, batch in batches.items():
             size = sizes.get(name)
             if size is None and batch.state == "sealed":
@@ -166,7 +165,8 @@ class _Recovery:
                     "uploaded; put it back, or remove its line there to generate it again"
                 )
             if size is None:
-                only_s3 += batch.state == "uploaded"
+                if batch.state == "uploaded":
+                    only_s3.append(msgspec.structs.replace(batch, state="local_deleted"))
             elif size != batch.bytes:
                 raise RecoveryError(
                     f"{self.folder / name}: {size} bytes, but {layout.MANIFEST} says "
@@ -183,7 +183,8 @@ class _Recovery:
         if status.count(DONE) != sum(batch.records for batch in batches.values()):
             raise RecoveryError(self._twice())
         if only_s3:
-            self.out.notes.append(f"{only_s3} uploaded batches are no longer here, only in S3")
+            books.unlisted.extend(only_s3)
+            self.out.notes.append(f"{len(only_s3)} uploaded batches are no longer here, only in S3")
         for name, number in sorted(files.items(), key=lambda item: item[1]):
             if name not in batches:
                 tally = self._batch_file(self.folder / name, mend=number == newest)
@@ -191,7 +192,7 @@ class _Recovery:
                     books.unlisted.append(tally.batch(name))
                 else:
                     raise RecoveryError(f"{self.folder / name}: no whole record in it; remove it")
-        if books.unlisted:
+        if len(books.unlisted) > len(only_s3):
             self.disk.sync_folder(self.folder)
 
     def _twice(self) -> str:
@@ -310,8 +311,10 @@ class _Recovery:
         listed, total = self.listed, self.total
         for block in _blocks(self.folder / layout.DONE):
             words = block.split()
+            self.words += len(words)
             if block[-1:] != b"\n" and words:
                 words.pop()
+                self.words -= 1
                 self.junk += 1
             try:
                 deque(map(listed.__setitem__, map(int, words), repeat(1)), maxlen=0)
@@ -321,6 +324,8 @@ class _Recovery:
                         listed[int(word)] = 1
                     else:
                         self.junk += 1
+                        self.words -= 1
+        self.junk += self.words - listed.count(1)  # what stands twice
 
     def _mend_done(self) -> None:
         listed, done = self.listed, self.out.status.translate(_IS_DONE)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import secrets
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ from remote.generate.records import Batch, Completion, GivenUp, Pending, Seen, l
 from remote.generate.recovery import ASIDE, DONE, FAILED, TAKEN, TODO
 from remote.generate.server import Held, Server
 from remote.generate.settings import Settings
+from remote.generate.upload import Uploader
 from remote.generate.work import Work, check_line
 from remote.protocol import Progress, Reading, RunStatus, ServerWork
 
@@ -46,6 +48,10 @@ CHECK_S = 20.0
 SHOW_S = 60.0
 """How often a line goes to a log that is no terminal."""
 POLL_S = 3.0
+UPLOAD_S = 600.0
+"""How long uploads may go on after the last prompt."""
+PAROLE_S = 600.0
+"""A server that was sound at first and is stopped later may prove itself again after this."""
 FREE = 8
 """Failures of a prompt that do not count, at most; then they do."""
 
@@ -53,7 +59,13 @@ FREE = 8
 class Run:
     """A run from its opened directory to its exit code."""
 
-    def __init__(self, settings: Settings, opened: Opened, headers: dict[str, str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        opened: Opened,
+        headers: dict[str, str],
+        credentials: Callable[[], Mapping[str, str]],
+    ) -> None:
         self.settings = settings
         self._opened = opened
         self._folder = settings.output
@@ -78,6 +90,7 @@ class Run:
         """1: drain and leave; 2: leave now."""
         self._seal = False
         self._failed = ""
+        self._started = False
         self._over = asyncio.Event()
         self._unacked = 0
         self._pending: dict[int, bytes] = {}
@@ -100,6 +113,16 @@ class Run:
             on_broken=self._from_thread(self._broken),
         )
         self._batches = dict(opened.recovered.books.batches)
+        self._uploader: Uploader | None = None
+        if settings.s3.bucket:
+            self._uploader = Uploader(
+                settings.output,
+                settings.s3,
+                self._run.run_id,
+                credentials=credentials,
+                on_uploaded=self._from_thread(self._uploaded),
+            )
+            self._uploader.start(self._batches.values())
 
     def _from_thread(self, call: Any) -> Any:
         def deliver(*args: Any) -> None:
@@ -121,9 +144,10 @@ class Run:
             check_limits(sum(s.slots for s in self._servers.values()))
             if self.settings.agent is not None:
                 self._spawn(agentlink.follow(self.settings.agent, self._heard))
+            self._take_back_pending()
             await self._check_all()
             self._announce()
-            self._take_back_pending()
+            self._started = True
             self._spawn(self._tick_for_ever())
             self._pump()
             await self._over.wait()
@@ -168,12 +192,16 @@ class Run:
         await self._client.close()
         if over or self._seal:
             self._writer.seal()
+        if self._uploader is not None and not self._failed:
+            await self._finish_uploads(self._uploader, over)
         if self._failed:
             self._mode = "failed"
         elif over:
             self._mode = "done"
         else:
             self._mode = "stopped"
+        if self._uploader is not None:
+            await asyncio.to_thread(self._uploader.close)
         await asyncio.to_thread(self._writer.close, 30.0)
         await asyncio.sleep(0)  # what the writer's thread has just told
         for name, data in (
@@ -189,7 +217,29 @@ class Run:
             return 1
         if not over:
             return 130
-        return 1 if self._failures or self._aside else 0
+        lost = self._uploader is not None and bool(self._uploader.lost)
+        return 1 if self._failures or self._aside or self._not_uploaded() or lost else 0
+
+    async def _finish_uploads(self, uploader: Uploader, over: bool) -> None:
+        """The last batches have ten minutes, a drain ten seconds; the next start does the rest."""
+        await asyncio.to_thread(self._writer.flush, 30.0)
+        await asyncio.sleep(0)
+        end = time.monotonic() + (UPLOAD_S if over else 10.0)
+        leave = self._leave
+        while not uploader.done and time.monotonic() < end and self._leave == leave:
+            self._writer.file(layout.PROGRESS, self._progress())
+            await asyncio.sleep(TICK_S)
+
+    def _not_uploaded(self) -> int:
+        """Records that should be in S3 and are not, the open batch's too."""
+        if self._uploader is None:
+            return 0
+        sealed = sum(batch.records for batch in self._batches.values())
+        return self._uploader.records_waiting + self._totals.completed - sealed
+
+    def _uploaded(self, batch: Batch) -> None:
+        self._batches[batch.name] = batch
+        self._writer.list_batch(batch)
 
     def _replace(self, name: str, data: bytes) -> None:
         path = self._folder / name
@@ -253,7 +303,8 @@ class Run:
     def _pump(self) -> None:
         """Fill every slot that may be filled."""
         if (
-            self._leave
+            not self._started
+            or self._leave
             or self._hold
             or self._over.is_set()
             or self._writer.stuck
@@ -314,19 +365,21 @@ class Run:
         process = server.process
         try:
             answer = await self._client.chat(server.url, self._body(server, job))
-        except asyncio.CancelledError:
-            server.flying.pop(job, None)
-            if self._over.is_set():
-                raise
-            self._work.again(job, time.monotonic(), wait=False)
         except TroubleError as trouble:
-            server.flying.pop(job, None)
-            self._trouble(server, job, trouble)
+            if self._landed(server, job):
+                self._trouble(server, job, trouble)
         else:
-            server.flying.pop(job, None)
-            self._answered(server, job, answer, time.monotonic() - began, process)
+            if self._landed(server, job):
+                self._answered(server, job, answer, time.monotonic() - began, process)
         self._pump()
         self._look_for_end()
+
+    def _landed(self, server: Server, job: Job) -> bool:
+        """Take the job out of the air; False where it was taken back in the meantime."""
+        if server.flying.get(job) is not asyncio.current_task():
+            return False
+        del server.flying[job]
+        return True
 
     def _body(self, server: Server, job: Job) -> dict[str, Any]:
         prompt, settings = job.prompt, self.settings
@@ -370,7 +423,7 @@ class Run:
         if process == server.process:
             server.note(outcome, like)
             if server.proved and (why := server.degenerate()):
-                self._stop_server(server, why)
+                self._stop_server(server, why, at + PAROLE_S)
                 self._work.again(job, at, wait=False)
                 return
         if job.reseeds < self.settings.retry_outcomes.get(outcome, 0):
@@ -438,7 +491,7 @@ class Run:
             return
         why = servers.degenerate([(h.outcome, h.likeness) for h in server.held])
         if why:
-            self._stop_server(server, why)
+            self._stop_server(server, why, math.inf)
         else:
             server.proved = True
             self._settle(server)
@@ -453,10 +506,10 @@ class Run:
         server.held.clear()
         self._writer.replace_pending(list(self._pending.values()))
 
-    def _stop_server(self, server: Server, why: str) -> None:
+    def _stop_server(self, server: Server, why: str, until: float) -> None:
         """A degenerate server: nothing of it that is not in a batch counts."""
-        server.stopped = why
-        server.problem = f"{why}: dispatch stopped until it is restarted; look at its flags"
+        server.stopped, server.stopped_until = why, until
+        server.problem = f"{why}: dispatch stopped; look at its flags and restart it"
         say(f"{server.url}: {server.problem}")
         at = time.monotonic()
         for held in server.held:
@@ -472,10 +525,16 @@ class Run:
         self._recall(server)
 
     def _recall(self, server: Server) -> None:
-        """Take back what is in flight; none of it counts as an attempt."""
-        for job, task in list(server.flying.items()):
+        """Take back what is in flight; none of it counts as an attempt.
+
+        The jobs are queued again here and not by their tasks, since a task that is cancelled
+        before its first step never runs.
+        """
+        at = time.monotonic()
+        flying, server.flying = server.flying, {}
+        for job, task in flying.items():
             job.avoid = server
-            assert isinstance(task, asyncio.Task)
+            self._work.again(job, at, wait=False)
             task.cancel()
 
     # --- failures ---
@@ -713,6 +772,9 @@ class Run:
         while True:
             at = time.monotonic()
             for server in self._servers.values():
+                if server.stopped and at >= server.stopped_until:
+                    server.new_process(server.process)
+                    server.breaker.open(at)
                 breaker = server.breaker
                 due = breaker.is_open and not breaker.trying and at >= breaker.retry_at
                 if due and server.dispatch == "run" and not self._leave and not server.stopped:
@@ -791,6 +853,8 @@ class Run:
                 self._aside[seen.outcome] += 1
         for batch in sealed:
             self._batches[batch.name] = batch
+            if self._uploader is not None:
+                self._uploader.offer(batch)
         self._look_for_end()
 
     def _problem(self) -> str:
@@ -859,6 +923,10 @@ class Run:
             batch_files=len(self._batches),
             batch_records=sum(b.records for b in self._batches.values()),
             batch_bytes=sum(b.bytes for b in self._batches.values()),
+            not_in_s3=self._not_uploaded(),
+            s3_uploaded=self._uploader.files if self._uploader else 0,
+            s3_bytes=self._uploader.bytes if self._uploader else 0,
+            s3_error=self._uploader.error if self._uploader else "",
             message=self._message,
             problem=self._problem(),
         )
@@ -903,6 +971,9 @@ class Run:
                     f"  {server.url}: {server.completed:,} answers, "
                     f"{server.output_tokens / spent:,.0f} tok/s"
                 )
+        if waiting := p.not_in_s3:
+            why = f": {p.s3_error}" if p.s3_error else ""
+            say(f"  {waiting:,} records not yet in S3{why}")
         if self._failed:
             say(f"stopped by a failure: {self._failed}; the same command resumes")
         elif not over:

@@ -5,6 +5,7 @@ Nothing here does I/O; times are ``time.monotonic()`` seconds given by the calle
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Hashable
@@ -94,7 +95,7 @@ class Server:
     context: int | None = None
 
     breaker: Breaker = field(default_factory=Breaker)
-    flying: dict[Job, object] = field(default_factory=dict)
+    flying: dict[Job, asyncio.Task[None]] = field(default_factory=dict)
     """Jobs in flight → their tasks."""
     said: int | None = None
     """What it says it runs at once."""
@@ -119,6 +120,8 @@ class Server:
     last: deque[tuple[str, Hashable]] = field(default_factory=lambda: deque(maxlen=PROBATION))
     stopped: str = ""
     """Why nothing more is sent to it, until another process stands there."""
+
+    stopped_until: float = 0.0
 
     completed: int = 0
     output_tokens: int = 0

@@ -58,7 +58,7 @@ class Engine:
             if self.keep_bodies:
                 self.bodies.append(body)
         mode = self.mode if self.random.random() < self.share else "ok"
-        if check and mode not in ("500", "503", "hang", "reset"):
+        if check and (self.share < 1 or mode not in ("500", "503", "hang", "reset")):
             mode = "ok"
         if self.limit and self.running >= self.limit:
             mode = "503"
@@ -111,7 +111,7 @@ class Engine:
         reasoning: str | None = f"thinking {digest[:8]}"
         finish = "stop"
         if mode == "same":
-            content = "I am a teapot."
+            content, reasoning = "I am a teapot.", None
         elif mode == "loop":
             content = "and so on " * 300
         elif mode == "empty":
