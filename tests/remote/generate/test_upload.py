@@ -1,0 +1,217 @@
+"""Uploads to a real S3-protocol server (moto), on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from moto.server import ThreadedMotoServer
+
+from remote.generate import upload
+from remote.generate.records import Batch
+from remote.generate.upload import Uploader, explain
+from remote.protocol import S3Spec
+from tests.remote.generate.conftest import Generation, Served, wait_for
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "stand-in",
+    "AWS_SECRET_ACCESS_KEY": "stand-in",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    """Endpoint of a fresh S3."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_url: str, request: pytest.FixtureRequest) -> Any:
+    """A new bucket of the test's own."""
+    name = "b" + hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
+    s3 = boto3.resource(
+        "s3",
+        endpoint_url=s3_url,
+        aws_access_key_id="stand-in",
+        aws_secret_access_key="stand-in",
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    return s3.create_bucket(Bucket=name)
+
+
+def make_batch(folder: Path, number: int, size: int = 1000) -> Batch:
+    """A sealed batch file and its manifest line."""
+    name = f"completions_{number:06d}.jsonl"
+    data = (f'{{"index":{number},' + f'"x":"{number}' + "y" * size + '"}\n').encode()
+    (folder / name).write_bytes(data)
+    return Batch(name, "sealed", 1, len(data), hashlib.sha256(data).hexdigest(), [number])
+
+
+def make(folder: Path, url: str, bucket: str, run_id: str = "r1") -> tuple[Uploader, list[Batch]]:
+    """An uploader and what it reports."""
+    told: list[Batch] = []
+    uploader = Uploader(
+        folder,
+        S3Spec(bucket, "pre/fix/", url),
+        run_id,
+        credentials=lambda: KEYS,
+        on_uploaded=told.append,
+    )
+    return uploader, told
+
+
+def test_uploads_what_is_sealed(tmp_path: Path, s3_url: str, bucket: Any) -> None:
+    """The object holds the same bytes, the run's id and the sha256; the manifest says where."""
+    batch = make_batch(tmp_path, 1)
+    uploader, told = make(tmp_path, s3_url, bucket.name)
+    uploader.start([])
+    uploader.offer(batch)
+    wait_for(lambda: told and uploader.done)
+    uploader.close()
+    item = bucket.Object("pre/fix/completions_000001.jsonl").get(ChecksumMode="ENABLED")
+    assert hashlib.sha256(item["Body"].read()).hexdigest() == batch.sha256
+    assert item["Metadata"] == {"run-id": "r1", "sha256": batch.sha256}
+    assert told[0].state == "uploaded"
+    assert (told[0].bucket, told[0].key) == (bucket.name, "pre/fix/completions_000001.jsonl")
+    assert told[0].checksum == f"sha256:{item['ChecksumSHA256']}"
+    assert (uploader.files, uploader.bytes, uploader.records_waiting) == (1, batch.bytes, 0)
+
+
+def test_a_restart_uploads_exactly_what_is_missing(
+    tmp_path: Path, s3_url: str, bucket: Any
+) -> None:
+    """Known objects are compared by the listing, a missing one goes up again, one that a killed
+    process had uploaded without noting it is recognised."""
+    batches = [make_batch(tmp_path, n) for n in range(1, 5)]
+    uploader, told = make(tmp_path, s3_url, bucket.name)
+    uploader.start(batches)
+    wait_for(lambda: len(told) == 4)
+    uploader.close()
+    bucket.Object("pre/fix/completions_000002.jsonl").delete()
+    first = {o.key: o.last_modified for o in bucket.objects.all()}
+    again, told2 = make(tmp_path, s3_url, bucket.name)
+    again.start([*told[:2], batches[2], told[3]])  # the third one's manifest line was lost
+    wait_for(lambda: again.done and len(told2) == 2)
+    again.close()
+    assert {b.name[-8:-6] for b in told2} == {"02", "03"}
+    now = {o.key: o.last_modified for o in bucket.objects.all()}
+    assert len(now) == 4
+    assert all(now[key] == stamp for key, stamp in first.items()), "nothing was overwritten"
+    assert again.files == 4
+
+
+def test_another_runs_object_is_an_alarm(tmp_path: Path, s3_url: str, bucket: Any) -> None:
+    """Nothing is overwritten; later batches still go up."""
+    other = tmp_path / "other"
+    other.mkdir()
+    theirs, _ = make(other, s3_url, bucket.name, "r0")
+    theirs.start([make_batch(other, 1, 500)])
+    wait_for(lambda: theirs.done)
+    theirs.close()
+    mine, told = make(tmp_path, s3_url, bucket.name)
+    mine.start([make_batch(tmp_path, 1), make_batch(tmp_path, 2)])
+    wait_for(lambda: mine.done)
+    mine.close()
+    assert [b.name for b in told] == ["completions_000002.jsonl"]
+    assert "another run's file: nothing was overwritten" in mine.error
+    assert mine.lost
+    assert bucket.Object("pre/fix/completions_000001.jsonl").metadata["run-id"] == "r0"
+
+
+def test_waits_for_a_bucket(
+    tmp_path: Path, s3_url: str, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing bucket is named, and the upload goes on by itself once it is there."""
+    monkeypatch.setattr(upload, "FIRST_PAUSE_S", 0.1)
+    name = bucket.name + "x"
+    uploader, told = make(tmp_path, s3_url, name)
+    uploader.start([make_batch(tmp_path, 1)])
+    wait_for(lambda: "no such bucket" in uploader.error)
+    bucket.meta.client.create_bucket(Bucket=name)
+    wait_for(lambda: told)
+    wait_for(lambda: not uploader.error)
+    uploader.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("ExpiredToken", "expired"),
+        ("RequestTimeTooSkewed", "clock"),
+        ("NoSuchBucket", "no such bucket"),
+        ("AccessDenied", "access denied"),
+        ("SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
+        ("InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
+        ("SlowDown", "slow"),
+    ],
+)
+def test_causes_are_named(code: str, says: str) -> None:
+    """One line, what to do."""
+    from botocore.exceptions import ClientError
+
+    answer: Any = {"Error": {"Code": code, "Message": "slow down"}}
+    text = explain(ClientError(answer, "PutObject"), S3Spec("buck", "p/"))
+    assert text.startswith("s3://buck/p/: ")
+    assert says in text
+
+
+def test_unreachable_and_unauthorised_are_named(tmp_path: Path) -> None:
+    """The endpoint, or the credentials."""
+    uploader = Uploader(
+        tmp_path,
+        S3Spec("buck", "", "http://127.0.0.1:9"),
+        "r",
+        credentials=lambda: KEYS,
+        on_uploaded=lambda _: None,
+    )
+    uploader.start([make_batch(tmp_path, 1)])
+    wait_for(lambda: "http://127.0.0.1:9 cannot be reached" in uploader.error)
+    uploader.close()
+
+
+def test_run_uploads_and_resumes(
+    serve: Callable[..., Served],
+    generation: Callable[..., Generation],
+    s3_url: str,
+    bucket: Any,
+    tmp_path: Path,
+) -> None:
+    """A whole run: every batch in the bucket at the end, also after kills; the last one short."""
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
+    run = generation(1700)
+    server = serve(delay=0.05)
+    options = ("--s3", f"{bucket.name}/run/", "--s3-endpoint", s3_url, "--credentials", str(keys))
+    run.start(server, options=options)
+    wait_for(lambda: run.progress().get("s3_uploaded", 0) >= 1, 40)
+    run.kill()
+    run.wait()
+    run.start(server, options=options)
+    wait_for(lambda: run.progress().get("s3_uploaded", 0) >= 2, 40)
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 130
+    assert run.progress()["not_in_s3"] > 0
+    run.start(server, options=options)
+    assert run.wait() == 0
+    files = {path.name: path.read_bytes() for path in run.folder.glob("completions_*.jsonl")}
+    stored = {o.key.removeprefix("run/"): o.get()["Body"].read() for o in bucket.objects.all()}
+    assert stored == files
+    assert len(files) == 4
+    progress = run.progress()
+    assert progress["s3_uploaded"] == 4
+    assert progress["s3_bytes"] == sum(map(len, files.values()))
+    assert progress["not_in_s3"] == 0
+    states = {line["name"]: line["state"] for line in run.lines("manifest.jsonl")}
+    assert set(states.values()) == {"uploaded"}
