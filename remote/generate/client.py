@@ -21,7 +21,7 @@ import aiohttp
 import httpx
 import msgspec
 from httpx_aiohttp import AiohttpTransport
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from remote.generate.outcomes import Answer
 from remote.generate.records import Usage, encode
@@ -77,7 +77,7 @@ class _Message(Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's name for it
-    tool_calls: Raw | None = None
+    tool_calls: Raw | UnsetType = UNSET  # msgspec takes no array for `Raw | None`
 
 
 class _Choice(Struct):
@@ -273,7 +273,7 @@ def read_answer(data: bytes) -> Answer:
     return Answer(
         content=message.content,
         reasoning=message.reasoning_content or message.reasoning,
-        tool_calls=None if calls is None or bytes(calls) in (b"null", b"[]") else calls.copy(),
+        tool_calls=None if calls is UNSET or bytes(calls) in (b"null", b"[]") else calls.copy(),
         finish_reason=choice.finish_reason,
         usage=usage,
         model=chat.model,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from remote.generate.records import PromptsEntry
 
@@ -35,12 +35,19 @@ class Prompt(Struct):
     """One line of the prompts file; ``messages`` and ``tools`` stay as they stand there."""
 
     messages: Raw
-    tools: Raw | None = None
+    raw_tools: Raw | UnsetType = field(default=UNSET, name="tools")
+    """msgspec takes no array for ``Raw | None``; :attr:`tools` is what it says."""
     id: Any = None
     source: str | None = None
     max_tokens: int | None = None
     params: dict[str, Any] | None = None
     mode: Literal["last", "each"] = "last"
+
+    @property
+    def tools(self) -> Raw | None:
+        """Tool definitions; None where there are none, or they are null."""
+        raw = self.raw_tools
+        return None if raw is UNSET or bytes(raw) == b"null" else raw
 
 
 class _Message(Struct):
