@@ -170,7 +170,7 @@ _code_line = re.compile(
     re.M,
 )
 _SHORTEST = 20
-_LONGEST = 600
+_LONGEST = 400
 _HAN = re.compile("[\u4e00-\u9fff]")
 _KANA = re.compile("[\u3040-\u30ff]")
 _HANGUL = re.compile("[\uac00-\ud7af]")

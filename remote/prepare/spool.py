@@ -182,10 +182,14 @@ def signatures(shingled: list[list[str]]) -> NDArray[np.uint32]:
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file durably."""
     temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
-    with temporary.open("wb") as out:
-        out.write(data)
-        _sync(out)
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as out:
+            out.write(data)
+            _sync(out)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load_records(folder: Path, source: int, chunks: int) -> NDArray[Any]:
