@@ -23,8 +23,7 @@ IDLE_W = 34.0
 IDLE_C = 31.0
 COOLING_S = 40.0
 
-FIELDS = {
-    # name: (unit, title in a header line)
+FIELDS = {  # name: unit
     "index": "",
     "uuid": "",
     "gpu_uuid": "",
@@ -76,11 +75,11 @@ class Gpu:
         self.bus = f"00000000:{index + 1:02X}:00.0"
         self.pid, self.memory, self.load = 0, 4, 0
         self.power, self.heat = IDLE_W, IDLE_C
-        path = os.path.join(folder, f"gpu{index}")
+        path = f"{folder}/gpu{index}"
         try:
             with open(path) as file:
                 pid, memory, load, power, heat = file.read().split()
-            age = max(time.time() - os.stat(path).st_mtime, 0.0)
+                age = max(time.time() - os.fstat(file.fileno()).st_mtime, 0.0)
         except (OSError, ValueError):
             return
         if held(path + ".lock"):
@@ -204,9 +203,8 @@ def query(gpus: list[Gpu], names: list[str], known: dict[str, str], options: set
 def summary(gpus: list[Gpu]) -> str:
     """What the program prints without arguments."""
     rule = "+" + "-" * 89 + "+\n"
-    text = time.strftime("%a %b %e %H:%M:%S %Y\n") + rule
-    text += f"| NVIDIA-SMI {DRIVER}  Driver Version: {DRIVER}  CUDA Version: {CUDA}  (simulated)"
-    text = text.ljust(len(text) + 16) + "|\n" + rule
+    head = f"| NVIDIA-SMI {DRIVER}  Driver Version: {DRIVER}  CUDA Version: {CUDA} (simulated)"
+    text = time.strftime("%a %b %e %H:%M:%S %Y\n") + rule + head.ljust(90) + "|\n" + rule
     for gpu in gpus:
         line = (
             f"| {gpu.index:>3}  {NAME[:36]:<36} {gpu.heat:>3.0f}C {gpu.power:>4.0f}W / "

@@ -214,7 +214,8 @@ def _fill(inner: list[Piece], heads: list[Piece], tokens: float, rng: random.Ran
 
 
 def _topic(text: str, rng: random.Random) -> str:
-    words = list(dict.fromkeys(word.lower() for word in _WORD.findall(text[-4000:])))
+    found: list[str] = _WORD.findall(text[-4000:])
+    words = list(dict.fromkeys(word.lower() for word in found))
     if not words:
         return "what was given"
     chosen = rng.sample(words, min(3, len(words)))
@@ -383,8 +384,8 @@ def call_text(tool: dict[str, Any], rng: random.Random, words: str = "") -> str:
     values = example(parameters, rng, words) if isinstance(parameters, dict) else {}
     if not isinstance(values, dict):
         values = {}
-    lines = [
-        f"<parameter={name}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
-        for name, value in values.items()
-    ]
-    return f"<tool_call>\n<function={tool['name']}>\n{''.join(lines)}</function>\n</tool_call>"
+    lines = [f"<tool_call>\n<function={tool['name']}>\n"]
+    for name, value in values.items():
+        shown = value if isinstance(value, str) else json.dumps(value)
+        lines.append(f"<parameter={name}>\n{shown}\n</parameter>\n")
+    return "".join(lines) + "</function>\n</tool_call>"

@@ -153,10 +153,12 @@ class Core:
         """Requests by id; None for those that leaked."""
         self.status: Literal["Starting", "Up", "UnHealthy"] = "Starting"
         self.draining = False
-        self.paused = False
+        self.going = asyncio.Event()
+        """Cleared while generation is paused: new requests wait."""
+        self.going.set()
         self.frozen = False
         """The scheduler process is stopped or stuck: it answers nothing."""
-        self.started = time.time()
+        self._stalled = False
         self._thawed = asyncio.Event()
         self._thawed.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -165,7 +167,7 @@ class Core:
         self._failed: set[int] = set()
         self._heard = 0.0
         """When the scheduler last sent anything to the main process."""
-        self._info_lock = asyncio.Lock()
+        self.info_lock = asyncio.Lock()
         self.snapshot: dict[str, Any] = {}
 
     # --- the clock ---
@@ -210,9 +212,22 @@ class Core:
                 self._thawed.clear()
             else:
                 self._thawed.set()
-        if (frozen or stalled) != self.engine.stalled:
+        self._stalled = stalled
+        self._hold()
+
+    def pause(self, paused: bool) -> None:
+        """``/pause_generation`` and ``/continue_generation``: new requests wait."""
+        if paused:
+            self.going.clear()
+        else:
+            self.going.set()
+        self._hold()
+
+    def _hold(self) -> None:
+        hold = self.frozen or self._stalled or not self.going.is_set()
+        if hold != self.engine.stalled:
             self.engine.advance(self.now())
-            self.engine.stalled = frozen or stalled
+            self.engine.stalled = hold
             self._rearm()
 
     async def scheduler(self) -> None:
@@ -394,14 +409,14 @@ class Core:
             await asyncio.sleep(delay)
         probe = Work(f"HEALTH_CHECK_{time.time()}", 1, 1, 1, silent=True)
         probe.done = lambda work, how: setattr(self, "_heard", self.now())
-        if not self.frozen and not self.paused and not self.engine.stalled:
+        if not self.frozen and self.going.is_set() and not self.engine.stalled:
             self.engine.advance(self.now())
             if not self.engine.running and not self.engine.waiting:
                 self.engine.submit(probe, self.now())
             self._rearm()
         while self.now() < tic + HEALTH_TIMEOUT_S:
             await asyncio.sleep(HEALTH_POLL_S)
-            if self.paused:
+            if not self.going.is_set():
                 continue
             if not self.frozen:
                 self.advance()

@@ -267,14 +267,14 @@ class Metrics:
                 ({**self.scheduler, "mode": graph}, totals.decode_steps),
             ],
         )
-        for name, value in (
+        for name, total in (
             ("evicted_tokens_total", totals.evicted),
             ("num_retracted_requests_total", totals.retracted),
             ("num_retracted_input_tokens_total", totals.retracted_input),
             ("num_retracted_output_tokens_total", totals.retracted_output),
         ):
-            if value:
-                add(name, "counter", [(self.scheduler, value)])
+            if total:
+                add(name, "counter", [(self.scheduler, total)])
         for name, value in self._gauges.items():
             add(name, "gauge", [(self.scheduler, value)])
         if new:

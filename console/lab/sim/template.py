@@ -18,7 +18,8 @@ JINJA = """\
 {%- for message in messages %}
 {%- if message.role == 'system' and loop.first %}
 {%- elif message.role == 'tool' %}
-{{- '<|im_start|>user\\n<tool_response>\\n' + (message.content or '') + '\\n</tool_response><|im_end|>\\n' }}
+{{- '<|im_start|>user\\n<tool_response>\\n' + (message.content or '') }}
+{{- '\\n</tool_response><|im_end|>\\n' }}
 {%- else %}
 {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
 {%- for call in message.tool_calls or [] %}
@@ -29,7 +30,9 @@ JINJA = """\
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n<think>\\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{- '\\n</think>\\n\\n' }}{%- endif %}
+{%- if enable_thinking is defined and enable_thinking is false %}
+{{- '\\n</think>\\n\\n' }}
+{%- endif %}
 {%- endif %}
 """
 
