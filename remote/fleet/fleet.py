@@ -492,6 +492,7 @@ class Fleet:
         that could not be started; the others have been.
         """
         servers = self._chosen(gpus)
+        await self.know_sglang()
         flags = self._checked(epoch.flags)
 
         async def one(server: Server) -> str | None:
@@ -511,18 +512,30 @@ class Fleet:
                     return str(error)
                 return None
 
-        await self.know_sglang()
         told = [line for line in await asyncio.gather(*map(one, servers)) if line]
         if told:
             rest = len(servers) - len(told)
             raise FleetError("; ".join(told) + (f" (the other {rest} go ahead)" if rest else ""))
 
     def _checked(self, flags: Flags) -> Flags:
+        """The flags as the installed SGLang takes them; what had to be renamed is said."""
         try:
             sglang_flags.refuse_own(flags)
+            if self._catalogue is not None:
+                flags, renamed = dialect.translate(flags, self._catalogue)
+                flags = check(self._catalogue, flags)
+                for line in renamed:
+                    self._emit("fleet.flags", line, level="warning")
         except FlagError as error:
             raise FleetError(str(error)) from error
+        if refused := self._refused(flags):
+            raise FleetError("; ".join(refused))
         return flags
+
+    def _refused(self, flags: Flags) -> list[str]:
+        is_new = dialect.is_new(self.version, self._catalogue)
+        hybrid = self._model.hybrid if self._model is not None else None
+        return refusals(flags, is_new, card=self._card_name(), hybrid=hybrid)
 
     async def down(self, gpus: list[int] | None, *, who: str) -> None:
         """Drain and stop servers; returns when they are gone. Foreign ones are not touched.
@@ -587,6 +600,9 @@ class Fleet:
                 set_flags, more = dialect.translate(set_flags, self._catalogue)
                 said = [*renamed, *more]
                 set_flags = check(self._catalogue, set_flags)
+                unset_flags = list(
+                    dialect.translate(dict.fromkeys(unset_flags, True), self._catalogue)[0]
+                )
             else:
                 set_flags = {name: sglang_flags.typed(v) for name, v in set_flags.items()}
             new = sglang_flags.changed(old, set_flags, unset_flags)
@@ -618,11 +634,9 @@ class Fleet:
             servers = [s for s in servers if s.alive or s.status == "failed"]
             if not servers:
                 raise FleetError("no server is up: start them with `up`")
-        is_new = dialect.is_new(self.version, self._catalogue)
-        hybrid = self._model.hybrid if self._model is not None else None
-        refused = refusals(new, is_new, card=self._card_name(), hybrid=hybrid)
-        if refused:
+        if refused := self._refused(new):
             raise FleetError("; ".join(refused))
+        is_new = dialect.is_new(self.version, self._catalogue)
         warnings += dialect.changed_meanings(new, is_new)
         for server in servers:
             if server.foreign is not None and server.alive and server.main is not None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from remote.fleet.holder import AGENTS_OWN
 from remote.sglang import catalogue as sglang_catalogue
+from remote.sglang import source
 from remote.sglang.catalogue import Catalogue, FlagError
 
 SECONDS = 120.0
@@ -83,27 +84,36 @@ async def find(python: str, env: dict[str, str]) -> Installed | None:
 
 
 async def flags(python: str, env: dict[str, str], which: Installed, cache: Path) -> Catalogue:
-    """The flags of this SGLang, from the cache folder where they were asked before.
+    """The flags of this SGLang: as kept in the cache folder, from its parser, or from its source.
 
-    Raises :class:`FlagError` where neither its parser nor its source can be read.
+    Only the parser's answer is kept. Raises :class:`FlagError` where neither can be read.
     """
     kept = cache / f"flags-{which.key}.json"
     with contextlib.suppress(OSError, FlagError):
         return sglang_catalogue.load(await asyncio.to_thread(kept.read_bytes))
-    script = await asyncio.to_thread(_SCRIPT.read_text, "utf-8")
     try:
-        code, out, err = await _output([python, "-c", script], env, SECONDS)
-        if code != 0:
-            last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
-            raise FlagError(f"SGLang's flags could not be asked: {''.join(last)[:200]}")
-        found = sglang_catalogue.load(out.strip().rpartition(b"\n")[2])
-    except (OSError, TimeoutError) as error:
-        raise FlagError(
-            f"SGLang's flags could not be asked: {error or 'it took too long'}"
-        ) from error
+        found = await _ask_parser(python, env)
+    except FlagError as error:
+        try:
+            return await asyncio.to_thread(source.read, Path(which.folder), which.version)
+        except FlagError as second:
+            raise FlagError(f"{error}; {second}") from second
     with contextlib.suppress(OSError):
         await asyncio.to_thread(_keep, kept, found)
     return found
+
+
+async def _ask_parser(python: str, env: dict[str, str]) -> Catalogue:
+    script = await asyncio.to_thread(_SCRIPT.read_text, "utf-8")
+    try:
+        code, out, err = await _output([python, "-c", script], env, SECONDS)
+    except (OSError, TimeoutError) as error:
+        why = "it took too long" if isinstance(error, TimeoutError) else error.strerror
+        raise FlagError(f"SGLang's parser could not be asked: {why}") from error
+    if code != 0:
+        last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise FlagError(f"SGLang's parser could not be asked: {''.join(last)[:200]}")
+    return sglang_catalogue.load(out.strip().rpartition(b"\n")[2])
 
 
 def _keep(path: Path, found: Catalogue) -> None:

@@ -29,6 +29,8 @@ class Flag(Struct, frozen=True):
     help: str = ""
     many: bool = False
     """Takes several values."""
+    optional: bool = False
+    """May stand without its value."""
     aliases: list[str] = []
     """Its other long names."""
     deprecated: bool = False
@@ -77,22 +79,29 @@ def load(data: bytes) -> Catalogue:
 
 
 def check(catalogue: Catalogue, flags: Flags) -> Flags:
-    """The same flags under their full names and with values of the right type.
+    """The same flags with dashes in their names and values of the right type.
 
     Raises :class:`FlagError` for an unknown name (with the nearest one), a value of another type
-    or one that is not among the choices. Values that are spelled as text are converted.
+    or one that is not among the choices. Values that are spelled as text are converted. A name
+    that is missing in a catalogue read from source text may exist all the same: it is let pass.
     """
     checked: Flags = {}
+    seen: dict[str, str] = {}
     for name, value in flags.items():
+        plain = name.replace("_", "-")
         flag = catalogue.get(name)
+        if flag is None and catalogue.source == "source text":
+            checked[plain] = value
+            continue
         if flag is None:
             near = catalogue.nearest(name)
             hint = f"; did you mean {near}?" if near else ""
             version = f" {catalogue.version}" if catalogue.version else ""
             raise FlagError(f"SGLang{version} has no flag {name}{hint}")
-        if flag.name in checked:
-            raise FlagError(f"{flag.name} is given twice (as {name} and under another name)")
-        checked[flag.name] = _value(flag, value)
+        if flag.name in seen:
+            raise FlagError(f"{plain} and {seen[flag.name]} are one flag: give it once")
+        seen[flag.name] = plain
+        checked[plain] = _value(flag, value)
     return checked
 
 
@@ -105,6 +114,8 @@ def _value(flag: Flag, value: FlagValue) -> FlagValue:
         if isinstance(value, str) and value.lower() in ("false", "no", "off"):
             return False
         raise FlagError(f"{flag.name} is a switch: true or false, not {value!r}")
+    if value is True and flag.optional:
+        return True
     if value is True:
         raise FlagError(f"{flag.name} needs a value{_allowed(flag)}")
     if flag.many:

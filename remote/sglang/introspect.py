@@ -38,30 +38,35 @@ def _plain(value: Any) -> Any:
 def _choices(action: Any) -> Any:
     if action.choices is None:
         return None
-    return [c if isinstance(c, (int, float, str)) else str(c) for c in action.choices]
+    plain = [c if isinstance(c, (int, float, str)) else str(c) for c in action.choices]
+    return sorted(plain, key=str) if isinstance(action.choices, (set, frozenset)) else plain
+
+
+def _flags(action: Any) -> Any:
+    names = [name[2:] for name in action.option_strings if name.startswith("--")]
+    if not names or names[0] == "help":
+        return
+    kind = type(action).__name__
+    opposite = [n for n in names if kind == "BooleanOptionalAction" and n.startswith("no-")]
+    yield {
+        "name": names[0].replace("_", "-"),
+        "kind": _kind(action),
+        "choices": _choices(action),
+        "default": None if action.default is argparse.SUPPRESS else _plain(action.default),
+        "help": " ".join((action.help or "").split()),
+        "many": action.nargs in ("*", "+") or (isinstance(action.nargs, int) and action.nargs > 1),
+        "optional": action.nargs == "?",
+        "aliases": [name for name in names[1:] if name not in opposite],
+        "deprecated": "Deprecated" in kind,
+    }
+    for name in opposite:
+        about = f"Opposite of {names[0]}."
+        yield {"name": name, "kind": "bool", "default": False, "help": about}
 
 
 def catalogue(parser: Any, version: Any) -> dict:  # type: ignore[type-arg]
-    """The parser's long options, one entry an action; ``--help`` is left out."""
-    flags = []
-    for action in parser._actions:
-        names = [name[2:] for name in action.option_strings if name.startswith("--")]
-        if not names or names[0] == "help":
-            continue
-        kind = type(action).__name__
-        flags.append(
-            {
-                "name": names[0].replace("_", "-"),
-                "kind": _kind(action),
-                "choices": _choices(action),
-                "default": None if action.default is argparse.SUPPRESS else _plain(action.default),
-                "help": " ".join((action.help or "").split()),
-                "many": action.nargs in ("*", "+")
-                or (isinstance(action.nargs, int) and action.nargs > 1),
-                "aliases": names[1:],
-                "deprecated": "Deprecated" in kind,
-            }
-        )
+    """The parser's long options; ``--help`` is left out."""
+    flags = [flag for action in parser._actions for flag in _flags(action)]
     return {"version": version, "flags": flags, "source": "parser"}
 
 

@@ -119,7 +119,7 @@ def test_check_gives_full_names_and_types() -> None:
     )
     assert checked == {
         "mem-fraction-static": 0.9,
-        "tp-size": 2,
+        "tensor-parallel-size": 2,
         "context-length": "8k",
         "cuda-graph-bs": [1, 2, 4],
         "enable-metrics": True,
@@ -143,7 +143,7 @@ def test_check_gives_full_names_and_types() -> None:
         ({"enable-metrics": 3}, "is a switch"),
         ({"mem-fraction-static": [0.8, 0.9]}, "takes one value, not 2"),
         ({"model-loader-extra-config": "{"}, "takes JSON"),
-        ({"tp-size": 1, "tensor-parallel-size": 2}, "given twice"),
+        ({"tp-size": 1, "tensor-parallel-size": 2}, "are one flag"),
     ],
 )
 def test_check_refuses_with_a_hint(given: Flags, words: str) -> None:
