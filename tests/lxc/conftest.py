@@ -85,13 +85,18 @@ class LxcSwitch:
         self.pair.lxc("unfreeze")
 
 
-@pytest.fixture(scope="session")
-def real_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """One LXC container and one sshd for the whole session."""
+def must_have() -> None:
+    """Skip, or in CI fail, where there is no real pair to be had."""
     if reason := lacking():
         if os.environ.get("STOKER_CI") == "1":
             pytest.fail(f"a real LXC container: {reason}")
         pytest.skip(f"a real LXC container: {reason}")
+
+
+@pytest.fixture(scope="session")
+def real_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """One LXC container and one sshd for the whole session."""
+    must_have()
     pair = Pair(tmp_path_factory.mktemp("pair"))
     try:
         pair.up()

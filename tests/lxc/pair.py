@@ -54,6 +54,11 @@ class Pair:
         return host.Layout(self.folder)
 
     @property
+    def inside(self) -> Path:
+        """A folder that the container may write, at the same path in it."""
+        return self.folder / "inside"
+
+    @property
     def rootfs(self) -> Path:
         """The container's own files, as the machine sees them."""
         return self.folder / "ct" / str(self.vmid) / "rootfs"
@@ -98,7 +103,6 @@ class Pair:
         for name in ("tmp", "var/tmp"):
             (root / name).mkdir(parents=True)
             (root / name).chmod(0o1777)
-        (root / "workspace").mkdir()
         for name in ("bin", "lib", "lib64"):
             (root / name).symlink_to(f"usr/{name}")
         for name in ("ld.so.cache", "alternatives"):
@@ -118,14 +122,22 @@ class Pair:
             "lxc.pty.max = 64",
             "lxc.tty.max = 0",
             "lxc.environment = TERM=linux",
+            "lxc.environment = STOKER_SIMULATED=1",
             "lxc.apparmor.profile = unconfined",
             "lxc.signal.halt = SIGUSR1",
             "lxc.mount.entry = /usr usr none ro,bind 0 0",
         ]
-        for place in _shared():
+        self.inside.mkdir(exist_ok=True)
+        for place, mode in [*((place, "ro") for place in _shared()), (self.inside, "rw")]:
             (root / place.relative_to("/")).mkdir(parents=True, exist_ok=True)
-            lines.append(f"lxc.mount.entry = {place} {str(place)[1:]} none ro,bind 0 0")
+            lines.append(f"lxc.mount.entry = {place} {str(place)[1:]} none {mode},bind 0 0")
         (root.parent / "config").write_text("\n".join(lines) + "\n")
+
+    def attach(self, *argv: str) -> subprocess.Popen[bytes]:
+        """A command inside with pipes of its own, not by way of SSH."""
+        base = str(self.folder / "ct")
+        command = ["lxc-attach", "-P", base, "-n", str(self.vmid), "--clear-env", "--", *argv]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def stop_container(self) -> None:
         """As a power cut of the container."""
