@@ -272,7 +272,17 @@ class Epoch(Struct, frozen=True):
 
 
 StepName: TypeAlias = Literal[
-    "pause", "drain", "abort", "stop", "start", "ready", "compare", "resume", "put back"
+    "pause",
+    "drain",
+    "abort",
+    "stop",
+    "start",
+    "ready",
+    "compare",
+    "resume",
+    "judge",
+    "confirm",
+    "put back",
 ]
 StepState: TypeAlias = Literal["waiting", "doing", "done", "failed", "skipped"]
 
@@ -305,6 +315,9 @@ class Swap(Struct, frozen=True):
     unset_flags: list[str] = []
     text: str = ""
     """One line on how it ended, or on what holds it up."""
+    confirm_s: float | None = None
+    """Once all servers have the new flags, the old ones come back after so many seconds unless a
+    :class:`Decide` has kept the new ones and they do no worse."""
 
 
 class Event(Struct, frozen=True):
@@ -409,6 +422,13 @@ class Rollback(Struct, tag="rollback", frozen=True):
     strategy: Literal["rolling", "all"] = "rolling"
 
 
+class Decide(Struct, tag="swap.decide", frozen=True):
+    """Keep the new flags of the swap under way (promote its canary, or confirm it), or take them
+    back on every server that has them. → :class:`Done`"""
+
+    keep: bool
+
+
 class RunStart(Struct, tag="run.start", frozen=True):
     """Start the generation, or resume it where it stopped. → :class:`Done`"""
 
@@ -487,6 +507,7 @@ Request: TypeAlias = (
     | Down
     | Restart
     | Rollback
+    | Decide
     | RunStart
     | RunControl
     | RetryFailed
@@ -526,6 +547,8 @@ class Plan(Struct, tag="plan", frozen=True):
     """One line a changed flag: ``mem-fraction-static 0.85 → 0.90``."""
     warnings: list[str] = []
     predicted_max_running: int | None = None
+    costs: list[str] = []
+    """What it will cost, a line each: GPU-seconds without tokens, tokens thrown away."""
 
 
 class LogPart(Struct, tag="log", frozen=True):
