@@ -88,7 +88,7 @@ class Journal:
                     self._db.close()
                 self._db = None
 
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, RuntimeError):
             async with asyncio.timeout(5):
                 await self._in_thread(last)
         self._pool.shutdown(wait=False, cancel_futures=True)

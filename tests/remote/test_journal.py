@@ -1,0 +1,151 @@
+"""The journal keeps, gives back, and never stops anything."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from remote import samples
+from remote.journal import Journal
+from remote.protocol import Epoch, ServerState, Swap
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    made = Journal(tmp_path / "journal.db", lambda text: None)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def reopened(journal: Journal) -> Journal:
+    await journal.close()
+    again = Journal(journal.path, lambda text: None)
+    await again.open()
+    return again
+
+
+def swap(number: int, text: str = "") -> Swap:
+    return Swap(
+        id=number,
+        strategy="all",
+        gpus=[0],
+        from_epoch=1,
+        to_epoch=2,
+        who="me",
+        began=1.0,
+        text=text,
+    )
+
+
+async def test_events_come_back_in_order_after_any_cursor(journal: Journal) -> None:
+    made = [journal.emit("test", f"event {i}") for i in range(3000)]
+    assert [e.id for e in await journal.events(made[-3].id, 100)] == [e.id for e in made[-2:]]
+    # Older than what is kept in memory: from the file, newest `limit` of them.
+    found = await journal.events(0, 2500)
+    assert [e.id for e in found] == [e.id for e in made[-2500:]]
+    again = await reopened(journal)
+    assert again.last_event == made[-1].id
+    assert again.emit("test", "next").id == made[-1].id + 1
+    assert [e.text for e in await again.events(made[-2].id, 10)] == ["event 2999", "next"]
+    await again.close()
+
+
+async def test_ids_grow_even_when_the_file_was_lost(journal: Journal) -> None:
+    last = journal.emit("test", "before").id
+    await journal.close()
+    assert journal.path is not None
+    journal.path.unlink()
+    again = Journal(journal.path, lambda text: None)
+    await again.open()
+    assert again.emit("test", "after").id >= last
+    assert again.next_epoch([7]) == 8
+    await again.close()
+
+
+async def test_epochs_swaps_and_configured_flags_survive(journal: Journal) -> None:
+    journal.put_epoch(Epoch(id=3, since=1.0, flags={"mem-fraction-static": 0.9}))
+    journal.save_swap(swap(5))
+    journal.save_swap(swap(5, "further"))
+    journal.configured = {"a": 1}
+    again = await reopened(journal)
+    assert again.epochs[3].flags == {"mem-fraction-static": 0.9}
+    assert again.swaps[5].text == "further"
+    assert again.next_epoch() == 4
+    assert again.next_swap() == 6
+    assert again.configured == {"a": 1}
+    await again.close()
+
+
+async def test_a_swap_is_durable_when_save_returns(journal: Journal) -> None:
+    journal.save_swap(swap(1, "here"))
+    assert journal.path is not None
+    with sqlite3.connect(journal.path) as other:
+        rows = other.execute("SELECT data FROM swaps").fetchall()
+    assert "here" in rows[0][0]
+
+
+async def test_history_over_restart_and_levels(journal: Journal) -> None:
+    now = int(time.time())
+    journal._upkeep_at = time.monotonic() + 3600
+    for ago in range(600, 0, -1):
+        state = ServerState(gpu=0, gen_tok_s=float(ago % 10))
+        journal.add(samples.sample(now - ago, [state], [], 1))
+    journal._submit(journal._upkeep).result(timeout=20)
+    history = await journal.history(now - 600, now, 60)
+    values = history.series["gen_tok_s"][0]
+    assert len(values) == 60
+    # But for the last ones, which only hold the seconds that are not folded yet.
+    assert all(v == pytest.approx(4.5) for v in values[:-2])
+    again = await reopened(journal)
+    later = await again.history(now - 600, now, 60)
+    assert later.series["gen_tok_s"][0] == values
+    hour = await again.history(now - 7200, now, 120)  # by the minute, then what is not folded yet
+    known = [v for v in hour.series["gen_tok_s"][0] if v is not None]
+    assert 9 <= len(known) <= 12
+    assert all(v == pytest.approx(4.5, abs=0.5) for v in known)
+    await again.close()
+
+
+async def test_a_damaged_file_is_put_aside_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(b"this is no database, " * 500)
+    told: list[str] = []
+    journal = Journal(path, told.append)
+    await journal.open()
+    event = journal.emit("test", "goes on")
+    journal.save_swap(swap(1))
+    assert any("damaged" in text for text in told)
+    again = await reopened(journal)
+    assert again.last_event == event.id
+    assert (tmp_path / "journal.db.damaged").exists()
+    await again.close()
+
+
+async def test_a_disk_that_fails_leaves_it_in_memory(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    told: list[str] = []
+    journal = Journal(blocked / "journal.db", told.append)
+    await journal.open()
+    made = journal.emit("test", "still there")
+    journal.save_swap(swap(1))
+    journal.put_epoch(Epoch(id=1, since=0.0, flags={}))
+    journal.add(samples.sample(time.time(), [ServerState(gpu=0, gen_tok_s=3.0)], [], 1))
+    assert await journal.events(made.id - 1, 10) == [made]
+    history = await journal.history(time.time() - 10, time.time() + 1, 1)
+    assert history.series["gen_tok_s"] == [[3.0]]
+    assert len(told) == 1
+    assert "in memory" in told[0]
+    # Mended: everything kept meanwhile is written.
+    blocked.unlink()
+    journal._retry_at = 0.0
+    journal.emit("test", "again")
+    again = await reopened(journal)
+    assert [e.text for e in again.recent] == ["still there", "again"]
+    assert 1 in again.epochs
+    await again.close()
