@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -53,6 +54,7 @@ class Owner(Protocol):
     async def fleet(self, spec: TargetSpec | None = None) -> Fleet: ...
     def emit(self, kind: str, text: str, *, level: str = "info", who: str = "") -> object: ...
     def judge_soon(self, why: str, previous: Epoch | None) -> None: ...
+    def judge_not(self) -> None: ...
 
 
 @dataclass
@@ -101,10 +103,14 @@ class Actions:
     # --- servers ---
 
     async def _up(self, request: Up, who: str) -> Result:
+        self._refuse_if_busy()
         fleet = await self._owner.fleet(request.spec)
-        epoch = self._epoch_for(self._wanted(fleet), who, "up")
         gpus = _gpus(request.gpus, request.spec)
         names = _names(gpus, request.spec)
+        chosen = [s for s in fleet.states() if gpus is None or s.gpu in gpus]
+        if all(s.state not in ("stopped", "failed") for s in chosen):
+            return Done(f"nothing to start: {names}: {_counted(s.state for s in chosen)}")
+        epoch = self._epoch_for(self._wanted(fleet), who, "up")
 
         async def work() -> str:
             await fleet.up(gpus, epoch=epoch, who=who)
@@ -218,6 +224,7 @@ class Actions:
             self.swap = state
             self._owner.journal.save_swap(state)
 
+        self._owner.judge_not()
         done = self.swap = await fleet.swap(swap, old=old, new=new, save=save)
         if done.state == "done" and self._owner.run.alive:
             self._owner.judge_soon("swap", old)
@@ -402,6 +409,11 @@ def _gpus(gpus: list[int] | None, spec: TargetSpec) -> list[int] | None:
     if wrong or not gpus:
         raise RequestError(f"no GPU {', '.join(map(str, wrong))}: 0 to {spec.fleet.gpus - 1}")
     return sorted(set(gpus))
+
+
+def _counted(states: Iterable[str]) -> str:
+    """``7 ready, 1 starting``."""
+    return ", ".join(f"{n} {state}" for state, n in Counter(states).most_common())
 
 
 def _names(gpus: list[int] | None, spec: TargetSpec) -> str:

@@ -237,7 +237,14 @@ class Agent:
 
     def judge_soon(self, why: str, previous: Epoch | None) -> None:
         """Give a verdict once tokens have flowed for a while."""
+        if previous is not None and not previous.tok_s_per_gpu:
+            known = [e for e in self.journal.epochs.values() if e.tok_s_per_gpu]
+            previous = max(known, key=lambda e: e.id, default=None)
         self._first_minute = _FirstMinute(why, previous)
+
+    def judge_not(self) -> None:
+        """A change is under way: no verdict on what is neither old nor new."""
+        self._first_minute = None
 
     def _judge(self, infos: list[ServerInfo], states: list[ServerState], now: float) -> None:
         minute = self._first_minute
