@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e import play
 
-COUNT = 900
+COUNT = 1700
 
 
 @pytest.mark.timeout(600)
