@@ -1,0 +1,207 @@
+"""Every prefix of the writer's system calls, cut by a power loss, recovers to the laws."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from remote import verify
+from remote.generate import layout
+from remote.generate.ledger import Entry, Ledger
+from remote.generate.opening import encode_run
+from remote.generate.prompts import open_prompts
+from remote.generate.records import Completion, GivenUp, RunFile, Seen, Usage, line
+from remote.generate.recovery import recover
+from tests.remote.generate.conftest import write_prompts
+from tests.remote.generate.crash import Call, Machine, Quick, Recorder, lay_out
+
+TOTAL = 21
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "BATCH", 4)
+
+
+def record(index: int) -> Entry:
+    """A completion of prompt ``index``, of its own length."""
+    completion = Completion(
+        index=index,
+        id=None,
+        source="s",
+        messages=json.dumps([]).encode(),  # type: ignore[arg-type]
+        tools=[],  # type: ignore[arg-type]
+        content="é" * (10 + index % 7),
+        reasoning_content=None,
+        tool_calls=None,
+        finish_reason="stop",
+        outcome="ok",
+        usage=Usage(1, 2, 0),
+        model="m",
+        server="u",
+        epoch=None,
+        attempts=1,
+        latency_s=0.1,
+        finished_at="2026-01-01T00:00:00.000Z",
+    )
+    completion.messages = []  # type: ignore[assignment]
+    return Entry("batch", index, line(completion), Seen(index, "s", "ok", Usage(1, 2, 0)))
+
+
+def given_up(index: int) -> Entry:
+    """Prompt ``index`` given up on."""
+    return Entry(
+        "failed",
+        index,
+        line(GivenUp(index, None, "rejected", "why", 400, 1, "u", "2026-01-01T00:00:00Z")),
+        Seen(index, outcome="rejected"),
+    )
+
+
+def aside(index: int) -> Entry:
+    """The answer of prompt ``index``, set aside."""
+    entry = record(index)
+    entry.kind = "set_aside"
+    return entry
+
+
+def write_all(folder: Path, recorder: Recorder, seed: int) -> list[tuple[int, set[int]]]:
+    """A run's worth of writing; after how many calls which prompts were acknowledged."""
+    dice = random.Random(seed)
+    recovered = recover(folder, TOTAL, adopted=False, disk=recorder)
+    ledger = Ledger(folder, recovered.books, recorder)
+    acked: set[int] = set()
+    marks: list[tuple[int, set[int]]] = [(0, set())]
+    left = [i for i in range(TOTAL) if not recovered.status[i]]
+    dice.shuffle(left)
+    while left:
+        group = [left.pop() for _ in range(min(len(left), dice.randrange(1, 5)))]
+        for index in group:
+            kind = dice.random()
+            make = record if kind < 0.8 else given_up if kind < 0.9 else aside
+            ledger.add((make(index),))
+        ledger.flush()
+        for batch in ledger.sealed:
+            ledger.list_batch(batch)  # as an upload would
+        ledger.sealed.clear()
+        acked |= {entry.index for entry in ledger.acked}
+        ledger.acked.clear()
+        marks.append((len(recorder.calls), set(acked)))
+    ledger.seal()
+    ledger.flush()
+    ledger.close()
+    marks.append((len(recorder.calls), set(acked)))
+    return marks
+
+
+def states(folder: Path) -> dict[int, tuple[str, bytes]]:
+    """Where each prompt's line stands; a second line of a prompt is an error."""
+    found: dict[int, tuple[str, bytes]] = {}
+    names = [*folder.glob("completions_*"), folder / "failed.jsonl", folder / "set_aside.jsonl"]
+    for path in names:
+        if path.exists():
+            for raw in path.read_bytes().splitlines():
+                index = json.loads(raw)["index"]
+                assert index not in found, f"{index} twice: {path.name}, {found[index][0]}"
+                found[index] = (path.name, raw)
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_prefix_recovers(seed: int, tmp_path: Path) -> None:
+    """What was acknowledged is there, nothing is there twice, the rest can be written."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    prompts = write_prompts(tmp_path / "prompts.jsonl", TOTAL)
+    opened, entries = open_prompts(prompts, tmp_path / "idx", [])
+    opened.close()
+    run_file = encode_run(RunFile("r", entries, {}, "2026-01-01T00:00:00Z"))
+    recorder = Recorder(origin)
+    marks = write_all(origin, recorder, seed)
+    truth = states(origin)
+    assert set(truth) == set(range(TOTAL))
+
+    machine = Machine()
+    crashes = 0
+    seen: set[tuple[object, ...]] = set()
+    for count, call in enumerate([Call("start", "."), *recorder.calls]):
+        machine.do(call)
+        acked = next(done for after, done in reversed(marks) if after <= count)
+        for assumption, files in machine.crashes():
+            key = (len(acked), *sorted(files.items()))
+            if key in seen:
+                continue
+            seen.add(key)
+            crashes += 1
+            folder = tmp_path / "crashed"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            lay_out(folder, files)
+            (folder / layout.RUN).write_bytes(run_file)
+            where = f"after call {count} ({call.name} {call.path}), {assumption}"
+            recovered = recover(folder, TOTAL, adopted=False, disk=Quick())
+            ledger = Ledger(folder, recovered.books, Quick())
+            ledger.flush()
+            have = states(folder)
+            assert acked <= set(have), where
+            assert all(have[i][1] == truth[i][1] for i in acked), where
+            report = verify.audit(folder, prompts=prompts)
+            assert not report.violations, (where, report.violations)
+            assert recovered.status.count(0) == TOTAL - len(have), where
+            ledger.add([record(i) for i in range(TOTAL) if i not in have])
+            ledger.seal()
+            ledger.flush()
+            ledger.close()
+            assert set(states(folder)) == set(range(TOTAL)), where
+            report = verify.audit(folder, prompts=prompts)
+            assert not report.violations, (where, report.violations)
+            assert not list(folder.glob("*.open")), where
+    assert crashes > 150
+
+
+def test_a_crash_during_recovery(tmp_path: Path) -> None:
+    """Recovery may itself be cut at any call."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    recorder = Recorder(folder)
+    write_all(folder, recorder, 3)
+    machine = Machine()
+    dice = random.Random(5)
+    for call in recorder.calls:
+        machine.do(call)
+        for _, files in machine.crashes():
+            if dice.random() > 0.05:
+                continue
+            again = tmp_path / "again"
+            shutil.rmtree(again, ignore_errors=True)
+            again.mkdir()
+            lay_out(again, files)
+            second = Recorder(again)
+            start = {name: data for name, data in files.items() if "/" not in name}
+            recovered = recover(again, TOTAL, adopted=False, disk=second)
+            ledger = Ledger(again, recovered.books, second)
+            ledger.flush()
+            ledger.close()
+            settled = states(again)
+            inner = Machine()
+            for name, data in start.items():
+                inner.do(Call("create", name))
+                inner.do(Call("write", name, data))
+                inner.do(Call("sync", name))
+            inner.do(Call("sync_folder", "."))
+            for step in second.calls:
+                inner.do(step)
+                for _, left in inner.crashes():
+                    third = tmp_path / "third"
+                    shutil.rmtree(third, ignore_errors=True)
+                    third.mkdir()
+                    lay_out(third, left)
+                    books = recover(third, TOTAL, adopted=False, disk=Quick()).books
+                    last = Ledger(third, books, Quick())
+                    last.flush()
+                    last.close()
+                    assert states(third) == settled or set(states(third)) == set(settled)

@@ -1,0 +1,76 @@
+"""A disk that fills up while the run writes: nothing is lost, and it goes on by itself."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.remote.generate.conftest import Generation, Served, wait_for, write_prompts
+from tests.remote.generate.test_run import check, indices
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit(2)")
+def test_file_size_limit(
+    serve: Callable[..., Served], generation: Callable[..., Generation]
+) -> None:
+    """Short writes and EFBIG, mended while the run waits."""
+    run = generation(300)
+    server = serve(delay=0.02, size=2000)
+    run.start(server)
+    assert run.process is not None
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (150_000, resource.RLIM_INFINITY))
+    wait_for(lambda: "disk full" in run.progress().get("problem", ""))
+    wait_for(lambda: not run.progress()["in_flight"], what="admission has stopped")
+    open_batch = run.folder / "completions_000001.jsonl.open"
+    data = open_batch.read_bytes()
+    assert data.endswith(b"}\n"), "what could not be written whole was taken back"
+    assert data.count(b"\n") == run.done() == run.progress()["completed"]
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (-1, -1))
+    assert run.wait() == 0
+    assert indices(run) == list(range(300))
+    assert run.progress()["problem"] == ""
+    check(run)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of two megabytes."""
+    if os.getuid() != 0 or not sys.platform.startswith("linux"):
+        pytest.skip("needs root on Linux")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount a tmpfs here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_small_disk(serve: Callable[..., Served], small_disk: Path, tmp_path: Path) -> None:
+    """ENOSPC on a real file system, also while it is killed and started again."""
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 300)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1_600_000))
+    server = serve(delay=0.02, size=2000)
+    run = Generation(small_disk / "out", prompts)
+    run.log = tmp_path / "log"
+    run.start(server)
+    wait_for(lambda: "disk full" in run.text())
+    wait_for(lambda: "disk full" in run.progress().get("problem", ""))
+    run.kill()
+    run.wait()
+    done = run.done()
+    assert 0 < done < 300
+    check(run)
+    ballast.unlink()
+    run.start(server)
+    assert run.wait() == 0, run.text()
+    assert indices(run) == list(range(300))
+    check(run)
