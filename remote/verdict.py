@@ -91,10 +91,11 @@ def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str
         return f"requests: the run offers {running:.0f} of {slots} slots a server"
     if kv is not None and kv >= FULL:
         return f"KV cache: {kv:.0%} used at {running:.0f} running a server"
+    asked = {str(limits[s.gpu].flags.get("max-running-requests")) for s in busy}
     hybrid = mamba is not None or any(limits[s.gpu].max_mamba for s in busy)
     if slots is None:
         return ""
-    if hybrid and (kv is None or kv < FULL):
+    if hybrid and str(slots) not in asked:
         return f"Mamba state pool: {slots} slots a server" + (f", {used}" if used else "")
     return f"max-running-requests: {slots} slots a server" + (f", {used}" if used else "")
 

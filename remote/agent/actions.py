@@ -24,6 +24,7 @@ from remote.generate import layout, recovery
 from remote.generate.lock import LockedError
 from remote.journal import Journal
 from remote.protocol import (
+    Decide,
     Done,
     Down,
     Epoch,
@@ -39,6 +40,7 @@ from remote.protocol import (
     TargetSpec,
     Up,
 )
+from remote.verdict import expected_tokens
 
 SOON_S = 2.0
 """What fails within this time is refused; what does not is under way."""
@@ -86,6 +88,8 @@ class Actions:
                 return await self._restart(request, who)
             case Rollback():
                 return await self._rollback(request, who)
+            case Decide():
+                return await self._decide(request, who)
             case RunStart():
                 return await self._run_start(request, who)
             case RunControl():
@@ -131,13 +135,18 @@ class Actions:
         return Done(await self._go(f"down {names}", who, work))
 
     async def _restart(self, request: Restart, who: str) -> Result:
-        if request.confirm_within_min is not None:
-            raise RequestError("--confirm-within is not there yet")
         fleet = await self._owner.fleet(request.spec)
         wanted = epochs.changed(self._wanted(fleet), request.set_flags, request.unset_flags)
         gpus = _gpus(request.gpus, request.spec)
         return await self._swap(
-            fleet, wanted, request.strategy, gpus, who, request.why, dry_run=request.dry_run
+            fleet,
+            wanted,
+            request.strategy,
+            gpus,
+            who,
+            request.why,
+            confirm_within_min=request.confirm_within_min,
+            dry_run=request.dry_run,
         )
 
     async def _rollback(self, request: Rollback, who: str) -> Result:
@@ -165,6 +174,7 @@ class Actions:
         who: str,
         why: str,
         *,
+        confirm_within_min: float | None = None,
         dry_run: bool = False,
     ) -> Result:
         old = epochs.current(fleet.infos(), self._owner.journal.epochs)
@@ -177,6 +187,10 @@ class Actions:
                 unset_flags=unset_flags,
                 strategy=strategy,
                 gpus=gpus,
+                confirm_within_min=confirm_within_min,
+                expected_tokens=expected_tokens(
+                    self._owner.run.progress, self._known_spec().run.max_tokens
+                )[0],
             )
         except FleetError as error:
             raise RequestError(str(error)) from None
@@ -199,6 +213,20 @@ class Actions:
         what = f"restart ({strategy}), {', '.join(plan.diff) or 'same flags'}"
         await self._go(what, who, lambda: self._run_swap(fleet, swap, old, new), wait=0.0)
         return replace(plan, swap=swap)
+
+    async def _decide(self, request: Decide, who: str) -> Result:
+        """Keep or take back the new flags of the swap under way: allowed because it is."""
+        fleet = await self._owner.fleet()
+        what = "keep the new flags" if request.keep else "take the new flags back"
+        action = self._owner.journal.began(who, what)
+        try:
+            text = fleet.decide(keep=request.keep, who=who)
+        except FleetError as error:
+            self._owner.journal.ended(action, f"refused: {error}")
+            raise RequestError(str(error)) from None
+        self._owner.journal.ended(action, text)
+        self._owner.emit("action", text, who=who)
+        return Done(text)
 
     async def go_on(self) -> None:
         """Take up a swap that an earlier agent left unfinished."""

@@ -1,0 +1,77 @@
+"""What calls a person."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from remote.agent import alerts
+from remote.agent.diff import Picture
+from remote.protocol import (
+    AlertSpec,
+    FleetSpec,
+    GpuState,
+    HostState,
+    Progress,
+    RunState,
+    ServerState,
+    TargetSpec,
+    Verdict,
+)
+
+SPEC = TargetSpec(
+    name="t",
+    workspace="/w",
+    fleet=FleetSpec(gpus=2),
+    alerts=AlertSpec(eta_hours_over=48),
+)
+WELL = Picture(
+    target=SPEC,
+    servers=[ServerState(gpu=0, state="ready"), ServerState(gpu=1, state="ready")],
+    gpus=[GpuState(gpu=0, temperature_c=70.0), GpuState(gpu=1)],
+    host=HostState(disk_free=500 << 30, disk_total=900 << 30),
+    run=RunState(alive=True, progress=Progress(eta_hours=15.0, rate_per_sec=3.0)),
+)
+
+
+def codes(now: Picture) -> list[str]:
+    return [w.code for w in alerts.wrong(now)]
+
+
+def test_all_well() -> None:
+    assert codes(WELL) == []
+
+
+def test_each_trouble_is_named() -> None:
+    failed = [ServerState(gpu=0, state="failed", cause="out of memory"), WELL.servers[1]]
+    assert codes(replace(WELL, servers=failed)) == ["server.failed.0"]
+    assert codes(replace(WELL, gpus=[GpuState(gpu=0)])) == ["gpu.missing"]
+    assert codes(replace(WELL, gpus=[])) == [], "no driver to ask is not a missing card"
+    hot = [GpuState(gpu=0, temperature_c=93.0), GpuState(gpu=1)]
+    assert [w.level for w in alerts.wrong(replace(WELL, gpus=hot))] == ["error"]
+    full = HostState(disk_free=100 << 20, disk_total=900 << 30)
+    assert codes(replace(WELL, host=full)) == ["disk"]
+    dead = RunState(alive=False, exit=-9)
+    assert codes(replace(WELL, run=dead)) == ["run.failed"]
+    assert codes(replace(WELL, run=RunState(alive=False, exit=130))) == []
+    ill = Progress(problem="disk full", s3_error="403")
+    assert codes(replace(WELL, run=RunState(alive=True, progress=ill))) == ["run.problem", "s3"]
+    assert [w.code for w in alerts.wrong(WELL, "journal: full")] == ["journal"]
+
+
+def test_the_eta_of_the_verdict_until_the_run_has_its_own() -> None:
+    early = RunState(alive=True, progress=Progress(completed=3, in_flight=600))
+    verdict = Verdict(time=0.0, text="", eta_hours=208.0, bound_by="Mamba state pool")
+    (found,) = alerts.wrong(replace(WELL, run=early, verdict=verdict))
+    assert found.code == "eta"
+    assert found.text == "ETA 208 h, over the 48 h allowed: Mamba state pool"
+    settled = Progress(completed=9000, in_flight=600, rate_per_sec=3.0, eta_hours=15.0)
+    later = replace(WELL, run=RunState(alive=True, progress=settled), verdict=verdict)
+    assert codes(later) == []
+
+
+def test_an_alert_keeps_its_beginning() -> None:
+    wrong = [alerts.Wrong("disk", "disk: 1.0 GB free")]
+    first = alerts.since([], wrong, 10.0)
+    again = alerts.since(first, [alerts.Wrong("disk", "disk: 0.9 GB free")], 20.0)
+    assert again[0].since == 10.0
+    assert again[0].text == "disk: 0.9 GB free"

@@ -1,0 +1,99 @@
+"""The verdict says what an operator would work out in the first minute."""
+
+from __future__ import annotations
+
+import pytest
+
+from remote.protocol import Epoch, Progress, ServerInfo, ServerState
+from remote.verdict import Minute, bound_by, expected_tokens, judge
+
+
+def servers(running: int, tok_s: float, **more: float) -> list[ServerState]:
+    return [
+        ServerState(
+            gpu=g,
+            state="ready",
+            running=running,
+            queued=4,
+            gen_tok_s=tok_s,
+            kv_usage=more.get("kv", 0.2),
+            mamba_usage=more.get("mamba", 0.8),
+        )
+        for g in range(8)
+    ]
+
+
+def infos(slots: int, **flags: int) -> list[ServerInfo]:
+    return [
+        ServerInfo(gpu=g, port=30000 + g, max_running=slots, max_mamba=185, flags=dict(flags))
+        for g in range(8)
+    ]
+
+
+def test_the_story_two_hundred_hours_seen_in_a_minute() -> None:
+    """193,010 prompts at 680 tok/s a GPU and 2,703 expected tokens: over 26 h."""
+    minute = Minute(
+        states=[servers(37, 680.0)] * 30,
+        infos=infos(37),
+        progress=Progress(total=193_010, remaining=193_010, in_flight=320),
+        max_tokens=4096,
+    )
+    found = judge(minute, now=1.0, eta_hours_over=20)
+    assert found.rate_per_sec == pytest.approx(8 * 680 / (0.66 * 4096))
+    assert found.eta_hours == pytest.approx(193_010 / (8 * 680 / (0.66 * 4096)) / 3600)
+    assert found.good is False
+    assert "TOO LONG" in found.text
+    assert found.slots == 37
+    assert found.bound_by == "Mamba state pool: 37 slots a server, KV only 20% used"
+
+
+def test_against_the_epoch_before() -> None:
+    before = Epoch(id=3, since=0.0, flags={}, tok_s_per_gpu=680.0, max_running=37)
+    progress = Progress(
+        total=1000, completed=500, remaining=500, in_flight=10, avg_output_tokens=2000
+    )
+    better = judge(Minute([servers(72, 1200.0)] * 9, infos(72), progress, 4096, before), now=1.0)
+    assert better.good is True
+    assert "×1.76 of epoch 3" in better.text
+    assert better.rate_per_sec == pytest.approx(8 * 1200 / 2000)
+    worse = judge(Minute([servers(30, 500.0)] * 9, infos(37), progress, 4096, before), now=1.0)
+    assert worse.good is False
+    same = judge(Minute([servers(37, 690.0)] * 9, infos(37), progress, 4096, before), now=1.0)
+    assert same.good is True
+
+
+def test_short_early_answers_do_not_set_the_expectation() -> None:
+    early = Progress(completed=20, in_flight=300, avg_output_tokens=400.0)
+    assert expected_tokens(early, 4096) == (pytest.approx(0.66 * 4096), False)
+    settled = Progress(completed=1000, in_flight=300, avg_output_tokens=1500.0)
+    assert expected_tokens(settled, 4096) == (1500.0, True)
+    long = Progress(completed=20, in_flight=300, avg_output_tokens=3900.0)
+    assert expected_tokens(long, 4096) == (3900.0, False)
+
+
+@pytest.mark.parametrize(
+    ("states", "known", "says"),
+    [
+        (servers(20, 300.0, kv=0.95), infos(37), "KV cache: 95%"),
+        (servers(64, 900.0), infos(64, **{"max-running-requests": 64}), "max-running-requests: 64"),
+        ([], infos(37), ""),
+    ],
+)
+def test_what_holds_it_back(states: list[ServerState], known: list[ServerInfo], says: str) -> None:
+    assert bound_by(states, known).startswith(says)
+    assert bool(bound_by(states, known)) == bool(says)
+
+
+def test_too_few_requests_are_named() -> None:
+    idle = [
+        ServerState(gpu=g, state="ready", running=12, queued=0, gen_tok_s=250.0, kv_usage=0.1)
+        for g in range(8)
+    ]
+    assert bound_by(idle, infos(37)) == "requests: the run offers 12 of 37 slots a server"
+
+
+def test_no_token_no_numbers() -> None:
+    found = judge(Minute([], infos(37), None, 4096), now=1.0)
+    assert found.text == "no token was produced"
+    assert found.good is None
+    assert found.rate_per_sec is None
