@@ -114,9 +114,12 @@ class StokerApp(App[None], inherit_bindings=False):
         read_only: bool = False,
         theme: str = "",
         remember: bool = True,
+        strict: bool = False,
     ) -> None:
         super().__init__()
         self.target_name = name
+        self.strict = strict
+        """Whether a part that cannot be painted ends the app: for tests."""
         self.read_only_asked = read_only
         self.state = model.State()
         self.recent = model.Trend(RECENT_S, 150)

@@ -464,25 +464,16 @@ def notices(state: State, now: float) -> list[Notice]:
     if state.received is None:
         return found
 
-    failed = sorted(s.gpu for s in state.servers.values() if s.state == "failed")
-    for gpu in failed[:3]:
-        cause = state.servers[gpu].cause or "it ended without a word"
-        found.append(Notice("error", f"GPU {gpu} failed: {cause}", "up", gpu, "server.failed"))
-    if len(failed) > 3:
-        more = ", ".join(map(str, failed[3:]))
-        found.append(Notice("error", f"failed too: GPU {more}", "up", None, "server.failed"))
-    stalled = sorted(s.gpu for s in state.servers.values() if s.state == "stalled")
-    for gpu in stalled[:3]:
-        cause = state.servers[gpu].cause or "no token is produced"
-        found.append(
-            Notice("error", f"GPU {gpu} stalled: {cause}", "restart", gpu, "server.stalled")
-        )
+    found += _down(state, "failed", "it ended without a word", "up")
+    found += _down(state, "stalled", "no token is produced", "restart")
 
     shown = " ".join(n.text for n in found)
+    covered = ("server.failed.", "server.stalled.", "run.problem")
+    hot = {int(a.code[4:]) for a in state.alerts if a.code[:4] == "hot." and a.code[4:].isdigit()}
     found += [
         Notice(alert.level, alert.text, _HELPS.get(alert.code, ""), None, alert.code)
         for alert in state.alerts
-        if alert.text and alert.text not in shown
+        if alert.text and alert.text not in shown and not alert.code.startswith(covered)
     ]
 
     progress = state.progress
@@ -503,7 +494,9 @@ def notices(state: State, now: float) -> list[Notice]:
 
     found += [
         Notice("warning", odd.text, "logs", odd.gpu, f"outlier.{odd.metric}")
-        for odd in outliers(state)[:3]
+        for odd in [o for o in outliers(state) if o.metric != "temperature_c" or o.gpu not in hot][
+            :3
+        ]
     ]
 
     verdict = state.verdict
@@ -523,13 +516,29 @@ def notices(state: State, now: float) -> list[Notice]:
     return sorted(found, key=lambda n: _WEIGHT[n.level])
 
 
+def _down(state: State, status: str, silent: str, action: str) -> list[Notice]:
+    """Servers in a bad state, one notice a cause: eight with the same one are one thing to read."""
+    causes: dict[str, list[int]] = {}
+    for gpu, server in sorted(state.servers.items()):
+        if server.state == status:
+            causes.setdefault(server.cause or silent, []).append(gpu)
+    return [
+        Notice(
+            "error",
+            f"GPU {', '.join(map(str, gpus))} {status}: {cause}",
+            action,
+            gpus[0],
+            f"server.{status}",
+        )
+        for cause, gpus in causes.items()
+    ]
+
+
 _HELPS: Final[Mapping[str, str]] = {
     "eta": "restart",
-    "eta.over": "restart",
-    "bound": "restart",
-    "server.failed": "up",
-    "server.stalled": "restart",
-    "run.dead": "run.go",
+    "run.failed": "run.go",
+    "gpu.missing": "events",
+    "s3": "run",
 }
 
 
@@ -776,6 +785,8 @@ class Trend:
 
 def shrink(values: list[float | None], points: int) -> list[float | None]:
     """Means of equal runs: no more values than can be shown; a run without any stays a hole."""
+    if points <= 0:
+        return []
     if len(values) <= points:
         return values
     size = len(values) / points

@@ -183,6 +183,7 @@ def request(
     return {
         "width": width,
         "height": height,
+        "points": points,
         "series": chosen,
         "top": top,
         "x": [positions, words],

@@ -165,7 +165,13 @@ class Painted(Widget):
         width, height = self.size
         if width <= 0 or height <= 0 or not self.display:
             return
-        lines = self.paint(width, height)[:height]
+        try:
+            lines = self.paint(width, height)[:height]
+        except Exception as error:
+            if getattr(self.app, "strict", True):
+                raise
+            # A mistake in one part must not take the rest from an operator's eyes.
+            lines = [[(cut(f"this part cannot be drawn: {error!r}", width), "bad")]]
         if (width, height) != self._painted_size or len(lines) != len(self._lines):
             self._painted_size = (width, height)
             self._lines = lines

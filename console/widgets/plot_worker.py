@@ -4,7 +4,8 @@ plotext takes tens of milliseconds for eight series, half a second to import, an
 code: none of that may hold up a key press or end the console. Run as a script, it imports only
 plotext.
 
-Request: ``id``, ``width``, ``height``, ``series`` (list of ``{"color": code, "values": [...]}``,
+Request: ``id``, ``width``, ``height``, ``points`` (of every series), ``series`` (list of
+``{"color": code, "values": [...]}``,
 oldest first, ``null`` for a hole), ``top``, ``x`` and ``y`` (tick positions and labels), ``marks``
 (positions on the x axis), ``labels`` (``[x, y, text, code]``). Answer: ``id`` and ``rows``, each a
 list of ``[text, code]``, where ``code`` is the colour code that went in, or ``null``.
@@ -63,8 +64,7 @@ def draw(ask: dict[str, Any]) -> list[list[tuple[str, int | None]]]:
     x, y = figure.ruler(0, 0), figure.ruler(1, 0)
     for ruler in (x, y):
         ruler.pixel(plotext.pixel(TICKS))
-    count = max((len(s["values"]) for s in ask["series"]), default=2)
-    x.lim(0, max(1, count - 1))
+    x.lim(0, max(1, ask["points"] - 1))
     y.lim(0, ask["top"])
     x.ticks(ask["x"][0], ask["x"][1])
     y.ticks(ask["y"][0], ask["y"][1])

@@ -482,23 +482,18 @@ class Story:
         step = (until - since) / points
         times = [since + i * step for i in range(points)]
         keep = self.now
-        rows: list[Snapshot] = []
+        series: dict[str, list[list[float | None]]] = {
+            name: [[] for _ in self.servers]
+            for name in ("gen_tok_s", "kv_usage", "mamba_usage", "running", "queued", "power_w")
+        }
         for at in times:
             self.now = at
-            rows.append(self.snapshot())
+            for server in self.servers:
+                values = (self.tok_s(server), self.kv(server), self.mamba(server))
+                more = (float(self.running(server)), 2.0, 428 + 20 * math.sin(at / 7 + server.gpu))
+                for name, value in zip(series, (*values, *more), strict=True):
+                    series[name][server.gpu].append(value)
         self.now = keep
-        names = ("gen_tok_s", "kv_usage", "mamba_usage", "running", "queued")
-        series: dict[str, list[list[float | None]]] = {}
-        for name in names:
-            series[name] = [
-                [getattr(row.servers[g], name) if row.servers else None for row in rows]
-                for g in range(len(self.servers))
-            ]
-        for name in ("temperature_c", "power_w"):
-            series[name] = [
-                [getattr(row.gpus[g], name) if row.gpus else None for row in rows]
-                for g in range(len(self.servers))
-            ]
         return History(times, series)
 
     # --- the feed ---
@@ -680,7 +675,7 @@ def main() -> None:
             story.servers[5].speed, story.servers[5].heat = 0.6, 24
             story.alerts.append(
                 Alert(
-                    "eta.over",
+                    "eta",
                     "Done only in 208 h, over the 48 h of alerts.eta_hours_over",
                     time.time(),
                     "error",

@@ -202,13 +202,13 @@ def test_what_is_wrong_comes_first_with_the_key_that_helps() -> None:
     assert codes(state) == ["verdict"]
     assert model.notices(state, NOW)[0].action == "restart"
     story.servers[3].state, story.servers[3].cause = "failed", "CUDA out of memory"
-    story.alerts = [Alert("eta.over", "208 h", 0, "error")]
+    story.alerts = [Alert("eta", "208 h", 0, "error")]
     story.servers[5].speed = 0.5
     state = reduce(state, story.snapshot(), NOW)
     found = model.notices(state, NOW)
     assert [n.code for n in found] == [
         "server.failed",
-        "eta.over",
+        "eta",
         "outlier.gen_tok_s",
         "verdict",
     ]

@@ -1,0 +1,499 @@
+"""The console as an operator drives it: by keyboard, against a feed that answers as an agent's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from console import prefs, themes
+from console.app import StokerApp
+from console.model import GAP, LogRing
+from console.screens.confirm import Confirm
+from console.screens.events import EventsScreen
+from console.screens.fleet import FleetScreen, heights
+from console.screens.logs import LogPane, LogsScreen, grid
+from console.screens.restart import RestartScreen
+from console.widgets.cards import Cards, arrange
+from console.widgets.pane import Pane
+from remote.protocol import (
+    Down,
+    LogPart,
+    Restart,
+    RunControl,
+    RunStart,
+    Snapshot,
+    Up,
+)
+from tests.console.screen.story import Story, connect
+
+
+class Driven:
+    """An app under test, its story, and patience."""
+
+    def __init__(self, app: StokerApp, pilot: Pilot[None], story: Story) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.story = story
+
+    async def until(self, true: Callable[[], object], seconds: float = 10) -> None:
+        """Wait for a condition."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, "it did not come true in time"
+            await self.pilot.pause(0.02)
+
+    async def keys(self, *keys: str) -> None:
+        """Press them."""
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def type(self, text: str) -> None:
+        """Put a text where the cursor is, as a paste would: a press a letter takes long."""
+        focused = self.app.focused
+        assert isinstance(focused, Input)
+        focused.insert_text_at_cursor(text)
+        await self.pilot.pause()
+
+    def screen(self) -> str:
+        """Everything on the screen as text."""
+        height = self.app.size.height
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text for strip in strips[:height])
+
+    def sent(self, kind: type) -> list[Any]:
+        """Requests of a kind that the agent got."""
+        return [r for r in self.story.calls if isinstance(r, kind)]
+
+
+@asynccontextmanager
+async def driven(
+    size: tuple[int, int] = (120, 40), read_only: bool = False, **options: Any
+) -> AsyncIterator[Driven]:
+    """An app on a story."""
+    make = connect(**{"now": time.time(), "elapsed": 20, **options})
+    app = StokerApp(make, name="ct200", read_only=read_only, remember=False, strict=True)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await pilot.pause()
+        one = Driven(app, pilot, make.story)  # type: ignore[attr-defined]
+        await one.until(lambda: app.state.received is not None)
+        await one.until(lambda: "tok/s" in one.screen())
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus"),
+    [((80, 24), 8), ((120, 40), 8), ((220, 60), 64), ((80, 24), 64), ((120, 40), 1), ((40, 12), 8)],
+)
+async def test_every_gpu_is_on_the_screen(size: tuple[int, int], gpus: int) -> None:
+    """As a card or as a row, down to sizes where only numbers are left."""
+    async with driven(size, gpus=gpus) as one:
+        cards = one.app.screen.query_one(Cards)
+        shown = {cards.gpu_at(x, y) for x in range(size[0]) for y in range(cards.size.height)}
+        if gpus <= 8 and size[1] >= 24:
+            assert shown >= set(range(gpus))
+        text = one.screen()
+        assert f"{one.app.state.progress.completed:,}"[:-2] in text  # type: ignore[union-attr]
+        assert all(len(line) <= size[0] for line in text.splitlines())
+        if size[0] >= 80:
+            assert "SIMULATED HARDWARE" in text
+            assert "37/37" in text or "36/37" in text
+
+
+async def test_what_is_wrong_and_which_key_helps_are_on_the_first_screen() -> None:
+    """A failed server is a red box with its cause, and the key stands beside the notice."""
+    async with driven((80, 24)) as one:
+        one.story.servers[3].state = "failed"
+        one.story.servers[3].cause = "CUDA out of memory"
+        one.story.tell()
+        await one.until(lambda: "GPU 3 failed: CUDA out of memory" in one.screen())
+        assert "u up" in one.screen()
+
+
+async def test_the_restart_dialog_from_key_to_swap() -> None:
+    """Edit with completion, see difference and predicted slots, type the word, watch the steps."""
+    async with driven(rate=20.0) as one:
+        await one.keys("r")
+        await one.until(lambda: isinstance(one.app.screen, RestartScreen))
+        await one.type("mamba-sch")
+        await one.keys("tab")
+        dialog = one.app.screen
+        assert isinstance(dialog, RestartScreen)
+        assert dialog.query_one(Input).value == "mamba-scheduler-strategy=extra_buffer"
+        dialog.query_one(Input).value = "mamba-scheduler-strategy=no_bufer"
+        await one.keys("enter")
+        await one.until(lambda: "did you mean no_buffer" in one.screen())
+        dialog.query_one(Input).value = "mamba-scheduler-strategy=no_buffer"
+        await one.keys("enter")
+        await one.type("mem-fraction-static=0.9")
+        await one.keys("enter")
+        assert "0.85 → 0.9" in one.screen()
+        await one.keys("enter")
+        await one.until(lambda: "72 predicted" in one.screen())
+        assert "extra_buffer → no_buffer" in one.screen()
+        assert [r.dry_run for r in one.sent(Restart)] == [True]
+        await one.type("yes")
+        await one.keys("enter")
+        assert [r.dry_run for r in one.sent(Restart)] == [True]
+        await one.type("restart")
+        await one.keys("enter")
+        await one.until(lambda: len(one.sent(Restart)) == 2)
+        asked = one.sent(Restart)[1]
+        assert asked.set_flags == {
+            "mamba-scheduler-strategy": "no_buffer",
+            "mem-fraction-static": 0.9,
+        }
+        assert (asked.dry_run, asked.gpus, asked.strategy) == (False, None, "rolling")
+        await one.until(lambda: "under way" in one.screen() and "drain" in one.screen())
+        one.story.advance(600)
+        one.story.tell()
+        await one.until(lambda: "×1.95" in one.screen())
+        assert "×1.58" in one.screen()
+        await one.keys("escape")
+        await one.until(lambda: "×1.95" not in one.screen())
+
+
+async def test_a_refused_plan_stays_in_the_dialog() -> None:
+    """The agent's own words, and nothing is lost of what was typed."""
+    async with driven() as one:
+        await one.keys("r")
+        await one.type("-context-length")
+        await one.keys("enter")
+        one.story.connected = False
+        await one.keys("enter")
+        await one.until(lambda: "not connected" in one.screen())
+        assert isinstance(one.app.screen, RestartScreen)
+        assert one.app.screen.edits == {"context-length": None}
+        await one.keys("escape")
+        assert isinstance(one.app.screen, FleetScreen)
+
+
+async def test_one_gpu_needs_a_key_all_need_a_word() -> None:
+    """Blast radius."""
+    async with driven() as one:
+        await one.keys("3", "d")
+        await one.until(lambda: isinstance(one.app.screen, Confirm))
+        assert "GPU 3" in one.screen()
+        assert "stoker down ct200 --gpu 3" in one.screen()
+        await one.keys("n")
+        assert one.sent(Down) == []
+        await one.keys("d", "y")
+        await one.until(lambda: one.sent(Down))
+        assert one.sent(Down)[0].gpus == [3]
+        await one.keys("escape", "d")
+        await one.until(lambda: isinstance(one.app.screen, Confirm))
+        await one.keys("y", "enter")
+        assert len(one.sent(Down)) == 1
+        await one.type("down")
+        await one.keys("enter")
+        await one.until(lambda: len(one.sent(Down)) == 2)
+        assert one.sent(Down)[1].gpus is None
+
+
+async def test_read_only_looks_and_never_sends() -> None:
+    """Every changing key says why it does nothing."""
+    async with driven(read_only=True) as one:
+        assert "READ-ONLY" in one.screen()
+        for key in ("r", "u", "d", "b", "s", "p", "x", "R"):
+            await one.keys(key)
+            assert isinstance(one.app.screen, FleetScreen)
+        await one.until(lambda: "read-only" in one.screen())
+        await one.keys("l")
+        assert isinstance(one.app.screen, LogsScreen)
+        assert not one.sent(Restart) + one.sent(Up) + one.sent(Down) + one.sent(RunControl)
+
+
+async def test_the_run_is_paused_resumed_and_started() -> None:
+    """One key each; `s` does what is needed."""
+    async with driven() as one:
+        await one.keys("p")
+        await one.until(lambda: one.sent(RunControl))
+        assert one.sent(RunControl)[0].do == "pause"
+        one.story.tell()
+        await one.until(lambda: "paused" in one.screen())
+        await one.keys("s")
+        await one.until(lambda: len(one.sent(RunControl)) == 2)
+        assert one.sent(RunControl)[1].do == "resume"
+        await one.keys("x", "y")
+        await one.until(lambda: len(one.sent(RunControl)) == 3)
+        one.story.tell()
+        await one.until(lambda: not one.app.state.run.alive)
+        await one.keys("s")
+        await one.until(lambda: one.sent(RunStart))
+
+
+async def test_a_lost_link_freezes_nothing_and_is_seen() -> None:
+    """State, age and greying; keys work; no changing action is sent into the dark."""
+    async with driven() as one:
+        one.story.lose()
+        one.app.state = type(one.app.state)(**{**vars(one.app.state), "received": time.time() - 42})
+        await one.until(lambda: "reconnecting" in one.screen() and "data 4" in one.screen())
+        assert "no answer from 10.1.2.6" in one.screen()
+        await one.keys("d")
+        await one.until(lambda: "nothing was sent" in one.screen())
+        await one.keys("l")
+        assert isinstance(one.app.screen, LogsScreen)
+        await one.keys("f")
+        one.story.find()
+        await one.until(lambda: "● connected" in one.screen())
+
+
+async def test_logs_side_by_side_filter_hold_and_follow() -> None:
+    """Only what the screen needs is asked for; the filter works while it is typed."""
+    async with driven((220, 60)) as one:
+        await one.until(lambda: one.story.wanted.snapshots)
+        assert one.story.wanted.logs == {}
+        await one.keys("l")
+        await one.until(lambda: len(one.story.wanted.logs) == 8)
+        await one.until(lambda: all(p.count for p in one.app.screen.query(LogPane)))
+        await one.keys("slash")
+        await one.until(lambda: isinstance(one.app.focused, Input))
+        await one.type("prefill")
+        panes = list(one.app.screen.query(LogPane))
+        await one.until(lambda: all("Prefill" in line for p in panes for line in p.shown()))
+        await one.keys("enter", "escape")
+        await one.until(lambda: any("Decode" in line for line in panes[0].shown()))
+        await one.keys("space")
+        before = panes[0].shown()
+        one.story.on_message(LogPart("gpu0", 1, 0, 0, ["a brand new line"] * 50))
+        await one.until(lambda: panes[0].behind >= 50)
+        assert panes[0].shown()[: len(before)] == before
+        await one.until(lambda: "held" in one.screen())
+        await one.keys("space")
+        await one.until(lambda: "a brand new line" in panes[0].shown())
+        await one.keys("f")
+        await one.until(lambda: one.story.wanted.logs == {})
+
+
+async def test_holding_never_slides_even_when_the_ring_turns_over() -> None:
+    """Ten thousand lines come while one reads; afterwards all that is held is there."""
+    async with driven(elapsed=200) as one:
+        await one.keys("1", "l")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
+        pane = one.app.screen.query_one(LogPane)
+        await one.until(lambda: pane.count > pane.rows)
+        await one.keys("space")
+        before = pane.shown()
+        for burst in range(20):
+            lines = [f"flood {burst} {n}" for n in range(500)]
+            one.story.on_message(LogPart("gpu1", 1, 0, 0, lines))
+            await one.pilot.pause(0.02)
+        await one.until(lambda: pane.behind >= 5_000)
+        assert pane.shown() == before
+        await one.keys("space")
+        await one.until(lambda: pane.shown()[-1] == "flood 19 499")
+
+
+async def test_a_bad_pattern_is_told_and_changes_nothing() -> None:
+    """Half a regular expression is what one always types first."""
+    async with driven() as one:
+        await one.keys("l")
+        await one.until(lambda: all(p.count for p in one.app.screen.query(LogPane)))
+        counts = [p.count for p in one.app.screen.query(LogPane)]
+        await one.keys("slash")
+        await one.pilot.press("left_parenthesis")
+        await one.keys("enter")
+        await one.until(lambda: "not a regular expression" in one.screen())
+        assert [p.count for p in one.app.screen.query(LogPane)] >= counts
+
+
+async def test_hostile_lines_are_shown_not_obeyed() -> None:
+    """Markup is text, control sequences are seen, errors have their colour."""
+    async with driven((220, 60)) as one:
+        await one.keys("0", "l")
+        await one.until(lambda: one.app.screen.query(LogPane))
+        hostile = [
+            "[bold red]markup[/] [link=x]",
+            "\x1b[2J\x1b[1;1Hgone",
+            "\x1b]52;c;cm0=\x07",
+            "wide 界界 combining e\u0301 bidi \u202ecba\u202c",
+            "nul \x00 bell \x07",
+            "x" * 1_000_000,
+        ]
+        one.story.on_message(LogPart("gpu0", 1, 0, 0, hostile))
+        pane = one.app.screen.query_one(LogPane)
+        await one.until(lambda: "1,000,000"[:3] and "nul" in "".join(pane.shown()))
+        text = one.screen()
+        assert "[bold red]markup[/] [link=x]" in text
+        assert "␛[2J␛[1;1Hgone" in text
+        assert not any(ord(c) < 0x20 and c != "\n" for c in text)
+
+
+async def test_skipped_lines_are_counted_in_the_title() -> None:
+    """A flood on the other side."""
+    async with driven() as one:
+        await one.keys("0", "l")
+        one.story.on_message(LogPart("gpu0", 1, 0, 0, ["after"], skipped=12_345))
+        await one.until(lambda: "12k skipped" in one.screen())
+
+
+async def test_panes_choose_and_turn() -> None:
+    """1, 2, 4, 8 panes; the run and the agent too."""
+    async with driven() as one:
+        await one.keys("l")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 8)
+        await one.keys("v")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
+        await one.keys("v")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 2)
+        for _ in range(4):
+            await one.keys("n")
+        await one.until(lambda: set(one.story.wanted.logs) == {"run", "agent"})
+
+
+async def test_events_can_be_filtered() -> None:
+    """By what stands in the line."""
+    async with driven() as one:
+        await one.keys("e")
+        assert isinstance(one.app.screen, EventsScreen)
+        pane = one.app.screen.query_one(Pane)
+        await one.until(lambda: pane.count >= 10)
+        await one.keys("slash")
+        await one.until(lambda: isinstance(one.app.focused, Input))
+        await one.type("verdict")
+        await one.until(lambda: pane.count == 1)
+        await one.keys("escape")
+        await one.until(lambda: pane.count >= 10)
+        await one.keys("escape")
+        await one.until(lambda: isinstance(one.app.screen, FleetScreen))
+
+
+async def test_every_screen_help_and_palette_open_at_every_size() -> None:
+    """And leave again."""
+    for size in ((80, 24), (220, 60)):
+        async with driven(size) as one:
+            for key, word in (
+                ("c", "epoch"),
+                ("g", "Outcomes"),
+                ("e", "verdict"),
+                ("l", "Decode"),
+                ("question_mark", "Keys"),
+            ):
+                await one.keys(key)
+                await one.until(lambda word=word: word in one.screen())
+            await one.keys("escape", "y")
+            await one.until(lambda: "stoker restart ct200" in one.screen())
+            await one.keys("escape", "f", "colon")
+            await one.until(lambda: "Search" in one.screen() or "Restart" in one.screen())
+            await one.type("roll")
+            await one.until(lambda: "Roll back" in one.screen())
+
+
+async def test_resizing_relays_everything() -> None:
+    """From a wall to a phone and back."""
+    async with driven((220, 60)) as one:
+        for size in ((80, 24), (40, 10), (20, 5), (120, 40)):
+            await one.pilot.resize_terminal(*size)
+            await one.pilot.pause(0.05)
+        await one.until(lambda: "tok/s per GPU" in one.screen())
+
+
+async def test_plots_are_drawn_and_follow_zoom_and_focus() -> None:
+    """In a process of their own."""
+    async with driven() as one:
+        await one.until(
+            lambda: "⣀" in one.screen() or "⠤" in one.screen() or "⠒" in one.screen(), 30
+        )
+        await one.until(lambda: "┤" in one.screen(), 30)
+        await one.keys("plus")
+        await one.until(lambda: "5m" in one.screen())
+        await one.keys("m")
+        await one.until(lambda: "running requests" in one.screen())
+
+
+async def test_themes_are_switched_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next session starts with the theme of the last."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for expected in ("dark", "light"):
+        app = StokerApp(connect(now=time.time()), name="ct200")
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.pause()
+            assert app.theme == expected
+            await pilot.press("t")
+            await pilot.pause()
+    assert prefs.read().theme == "high-contrast"
+
+
+def test_shipped_themes_load_and_a_bad_one_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake in a user's file never stops the console."""
+    folder = tmp_path / "stoker" / "themes"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text('primary = "#ff0000"\n')
+    (folder / "bad.toml").write_text('primary = "#ff0000"\ncolour = "x"\n')
+    (folder / "worse.toml").write_text('primary = "#gg0000"\n')
+    (folder / "worst.toml").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    found, problems = themes.load_all()
+    assert [t.name for t in found] == ["dark", "light", "high-contrast", "colour-blind", "mine"]
+    assert len(problems) == 3
+    assert all("\n" not in p for p in problems if "bad" in p or "worse" in p)
+
+
+def test_heights_never_exceed_the_screen() -> None:
+    """At any size, with anything to say."""
+    for height in range(5, 90):
+        for width in (20, 80, 120, 220):
+            for gpus in (1, 2, 8, 16, 64):
+                for swap in (0, 6, 12):
+                    rows = heights(width, height, gpus, 5, swap)
+                    used = (
+                        5 + rows.notices + rows.form.height + rows.swap + rows.plots + rows.events
+                    )
+                    assert used <= max(height, 5 + rows.notices + rows.form.height)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 16, 63, 64])
+def test_forms_hold_every_gpu(count: int) -> None:
+    """Cards where there is room, rows elsewhere."""
+    form = arrange(count, 220, 60)
+    if form.kind == "cards":
+        assert form.columns * (form.height // form.each) >= count
+    else:
+        assert form.columns * (form.height - 1) >= count
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_panes_fill_their_grid(count: int) -> None:
+    """No size leaves a pane out."""
+    for size in ((80, 24), (120, 40), (220, 60), (30, 8)):
+        columns, rows = grid(count, *size)
+        assert columns * rows >= count
+
+
+def test_a_ring_marks_its_own_lines() -> None:
+    """So that they can be told from the log's."""
+    ring = LogRing(10)
+    ring.add(LogPart("gpu0", 1, 0, 5, ["x"], skipped=3))
+    assert ring.since(0)[1][0].startswith(GAP)
+
+
+async def test_a_feed_that_breaks_does_not_take_the_screen_down() -> None:
+    """A bug in the link is shown as what it is."""
+
+    class Broken(Story):
+        async def run(self) -> None:
+            self.on_message(Snapshot(time=1.0, seq=1, full=True))
+            await asyncio.sleep(0)
+            raise RuntimeError("a bug")
+
+    app = StokerApp(lambda m, l: Broken(m, l), name="x", remember=False)  # noqa: E741
+    async with app.run_test(size=(120, 40)) as pilot:
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if app.state.link.state == "failed":
+                break
+        assert "RuntimeError: a bug" in app.state.link.text
+        await pilot.press("l", "f", "e")
+        assert app.is_running
