@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -225,7 +226,6 @@ class Crew:
         self._workers = workers
         self._inline: Worker | None = None
         self._pool: ProcessPoolExecutor | None = None
-        self._pool_entered = False
 
     def __enter__(self) -> Crew:
         return self
@@ -240,9 +240,9 @@ class Crew:
             self._inline = Worker(self._task)
         return self._inline
 
-    def pool(self) -> ProcessPoolExecutor | None:
-        """The processes, None where all is done in this one."""
-        if self._workers > 1 and self._pool is None:
+    def pool(self) -> ProcessPoolExecutor:
+        """The processes."""
+        if self._pool is None:
             self._pool = ProcessPoolExecutor(
                 self._workers,
                 # Not fork: Arrow and the hub's client have threads by now.
@@ -253,24 +253,36 @@ class Crew:
         return self._pool
 
     def convert(self, work: Iterator[Work]) -> Iterator[Chunk]:
-        """Chunks as they are done, in any order; at most two pieces wait for each worker."""
-        first = next(work, None)
-        second = next(work, None)
-        if first is None:
-            return
-        if second is None or self._workers == 1:
-            yield self.here().convert(first)
-            if second is not None:
-                yield self.here().convert(second)
-            for piece in work:
-                yield self.here().convert(piece)
-            return
+        """Chunks as they are done, in any order; at most two pieces wait for each worker.
+
+        Raises:
+            PrepareError: reading broke off; what had been read by then is converted first.
+        """
+        broke: PrepareError | None = None
+
+        def pieces() -> Iterator[Work]:
+            nonlocal broke
+            try:
+                yield from work
+            except PrepareError as error:
+                broke = error
+
+        reading = pieces()
+        first = next(reading, None)
+        if first is not None:
+            second = next(reading, None)
+            every = itertools.chain([first, *([second] if second else [])], reading)
+            if second is None or self._workers == 1:
+                for piece in every:
+                    yield self.here().convert(piece)
+            else:
+                yield from self._convert_in_pool(every)
+        if broke is not None:
+            raise broke
+
+    def _convert_in_pool(self, work: Iterator[Work]) -> Iterator[Chunk]:
         pool = self.pool()
-        assert pool is not None
-        running: set[Future[Chunk]] = {
-            pool.submit(process.convert, first),
-            pool.submit(process.convert, second),
-        }
+        running: set[Future[Chunk]] = set()
         for piece in work:
             while len(running) >= 2 * self._workers:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -288,7 +300,6 @@ class Crew:
                 yield self.here().finish(start, part)
             return
         pool = self.pool()
-        assert pool is not None
         ahead: list[Future[Finished]] = []
         queue = iter(zip(starts, places, strict=True))
         for start, part in queue:
@@ -303,11 +314,18 @@ def _convert(counts: list[SourceCount], folder: Path, crew: Crew, watcher: Watch
     """Every source into chunks; those that are there already are not made again."""
     for number, count in enumerate(counts):
         watcher.begin(count.opened.source.name, count.opened.weight)
-        resumed = 0
+        start, state, resumed = _resume(folder, number, count)
+        for n in range(start):
+            watcher.advance(_there(folder, number, n).bytes)
+        count.chunks = start
 
-        def todo(number: int = number, count: SourceCount = count) -> Iterator[Work]:
+        def todo(
+            number: int = number,
+            count: SourceCount = count,
+            resume: tuple[int, Any] | None = (start, state) if start else None,
+        ) -> Iterator[Work]:
             nonlocal resumed
-            for piece in count.opened.work(number, _resume(folder, number, count)):
+            for piece in count.opened.work(number, resume):
                 count.chunks = max(count.chunks, piece.number + 1)
                 chunk = spool.read_chunk(folder, number, piece.number)
                 if chunk is None:
@@ -323,26 +341,31 @@ def _convert(counts: list[SourceCount], folder: Path, crew: Crew, watcher: Watch
             watcher.say(f"{count.opened.source.name}: {resumed:,} rows were done already")
         # In the order of the input, whichever worker was first.
         for n in range(count.chunks):
-            found = spool.read_chunk(folder, number, n)
-            if found is None:
-                raise PrepareError(f"{folder}: chunk {spool.stem(number, n)} vanished; run again")
-            count.take(found)
+            count.take(_there(folder, number, n))
 
 
-def _resume(folder: Path, number: int, count: SourceCount) -> tuple[int, Any] | None:
-    """From where a stream needs to be read: behind the unbroken run of chunks that are there."""
+def _there(folder: Path, number: int, n: int) -> Chunk:
+    chunk = spool.read_chunk(folder, number, n)
+    if chunk is None:
+        raise PrepareError(f"{folder}: chunk {spool.stem(number, n)} vanished; run again")
+    return chunk
+
+
+def _resume(folder: Path, number: int, count: SourceCount) -> tuple[int, Any, int]:
+    """From where a stream needs to be read: (number, state, rows before it).
+
+    That is behind the last chunk with a state in the unbroken run of those that are there;
+    files are read from their beginning, which costs little where nothing is converted.
+    """
+    best: tuple[int, Any, int] = (0, None, 0)
     if count.opened.stream is None:
-        return None
-    best: tuple[int, Any] | None = None
-    n = 0
-    while True:
-        chunk = spool.read_chunk(folder, number, n)
-        if chunk is None:
-            return best
-        n += 1
-        count.chunks = n
+        return best
+    n, rows = 0, 0
+    while (chunk := spool.read_chunk(folder, number, n)) is not None:
+        n, rows = n + 1, rows + chunk.rows
         if chunk.state is not None:
-            best = (n, chunk.state)
+            best = (n, chunk.state, rows)
+    return best
 
 
 # --- Choice ---

@@ -142,6 +142,8 @@ def download(source: Source, found: Found, base: Path) -> list[FilePart]:
     """
     hub = need("huggingface_hub")
     need("huggingface_hub.utils").disable_progress_bars()
+    if found.offline:
+        found.revision = _cached_revision(source)
     try:
         folder = Path(
             _retried(
@@ -161,10 +163,29 @@ def download(source: Source, found: Found, base: Path) -> list[FilePart]:
                 " not in its cache; run once with network"
             ) from error
         raise PrepareError(f"source {source.name}: {source.hub}: {_line(error)}") from error
-    if found.offline:
-        found.revision = folder.name
     there = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
     return [file_part(folder / name, base, name) for name in select(source, there)]
+
+
+def _cached_revision(source: Source) -> str:
+    """The commit in the cache that a source means, the newest where it names none; else ""."""
+    hub = need("huggingface_hub")
+    try:
+        cache = hub.scan_cache_dir()
+    except hub.CacheNotFound:
+        return ""
+    for repo in cache.repos:
+        if repo.repo_type == "dataset" and repo.repo_id == source.hub:
+            fitting = [
+                revision
+                for revision in repo.revisions
+                if not source.revision
+                or source.revision in revision.refs
+                or revision.commit_hash == source.revision
+            ]
+            fitting.sort(key=lambda revision: revision.last_modified)
+            return str(fitting[-1].commit_hash) if fitting else ""
+    return ""
 
 
 def _load(source: Source, found: Found) -> Any:

@@ -38,10 +38,14 @@ def row(number: int) -> dict[str, Any]:
     answer = _sentence(rng, 30)
     kind = number % 6
     if kind == 0:
-        return {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": answer}]}
+        return {
+            "conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": answer}]
+        }
     if kind == 1:
         total = rng.randint(3, 99)
-        text = f"A crate holds {total} lamps and {rng.randint(2, 40)} break. How many are left? {text}"
+        text = (
+            f"A crate holds {total} lamps and {rng.randint(2, 40)} break. How many are left? {text}"
+        )
         return {"type": "GSM_AnsAug", "query": text, "original_question": text, "response": "1"}
     if kind == 2:
         text = f"Write a Python function that can {text[:60].lower()}"

@@ -42,9 +42,7 @@ def recipe(data: dict[str, Any], **changes: Any) -> Recipe:
     return recipe_of(*merged.pop("sources"), **merged)
 
 
-def test_every_row_is_a_prompt_or_has_a_cause(
-    tmp_path: Path, run: Callable[..., Outcome]
-) -> None:
+def test_every_row_is_a_prompt_or_has_a_cause(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     outcome = run(recipe(two_sources(tmp_path)))
     for count in outcome.built.sources:
         own = [p for p in outcome.prompts if p["source"] == count.opened.source.name]
@@ -184,9 +182,7 @@ def test_work_of_another_recipe_is_not_taken_for_its_own(
     assert any("beginning anew" in line for line in watcher.lines)
     # A quota changes nothing that a row becomes: the work is used again.
     watcher = Quiet()
-    building.build(
-        recipe_of({**source, "quota": 5}, seed=1), tmp_path, output, watcher, workers=1
-    )
+    building.build(recipe_of({**source, "quota": 5}, seed=1), tmp_path, output, watcher, workers=1)
     assert any("rows were done already" in line for line in watcher.lines)
     assert len(read_lines(output)) == 5
     # A changed input is another one.
@@ -241,18 +237,14 @@ def test_a_full_disk_is_one_line_and_nothing_half_done(tmp_path: Path, small_dis
     output = small_disk / "p.jsonl"
     # What is known beforehand is said beforehand; with a limit it is not.
     with pytest.raises(PrepareError, match="GB free"):
-        building.build(
-            recipe_of({**source, "limit": None}), tmp_path, output, Quiet(), workers=1
-        )
+        building.build(recipe_of({**source, "limit": None}), tmp_path, output, Quiet(), workers=1)
     with pytest.raises(PrepareError, match="make room and run the same command again"):
         building.build(recipe_of(source), tmp_path, output, Quiet(), workers=1)
     assert not output.exists()
     assert not list(small_disk.rglob("*.part*"))
 
 
-def test_a_failed_write_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lines(tmp_path / "rows.jsonl", [synthetic.row(n) for n in range(60)])
     source = {"name": "rows", "path": "rows.jsonl"}
 
@@ -262,9 +254,7 @@ def test_a_failed_write_can_be_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(spool, "_sync", full)
         with pytest.raises(PrepareError, match="make room and run the same command again"):
-            building.build(
-                recipe_of(source), tmp_path, tmp_path / "p.jsonl", Quiet(), workers=1
-            )
+            building.build(recipe_of(source), tmp_path, tmp_path / "p.jsonl", Quiet(), workers=1)
     assert not list(tmp_path.glob("p.jsonl.work/*.part-*"))
     building.build(recipe_of(source), tmp_path, tmp_path / "p.jsonl", Quiet(), workers=1)
 

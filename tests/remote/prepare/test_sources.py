@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -30,7 +30,9 @@ ROWS = [
 
 def read(path: Path, limit: int | None = None) -> list[Any]:
     part = file_part(path, path.parent)
-    return [row for work in file_work(0, [part], limit) for batch in batches(work) for _, row in batch]
+    return [
+        row for work in file_work(0, [part], limit) for batch in batches(work) for _, row in batch
+    ]
 
 
 def as_jsonl(path: Path) -> Path:
@@ -80,7 +82,9 @@ def test_rows_know_their_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_small_files_share_a_piece_of_work(tmp_path: Path) -> None:
     for n in range(30):
-        (tmp_path / f"{n:02d}.json").write_text(json.dumps({"model": "m", "messages": []}, indent=3))
+        (tmp_path / f"{n:02d}.json").write_text(
+            json.dumps({"model": "m", "messages": []}, indent=3)
+        )
     parts = sources.local_files(Source(name="s", bodies=str(tmp_path)), tmp_path)
     works = list(file_work(0, parts, None))
     assert len(works) == 1
@@ -141,13 +145,13 @@ def test_a_torn_file_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    for given, text in (
+    for path, text in (
         ("gone.jsonl", "no such file"),
         ("*.jsonl", "no such file"),
         (".", "no JSONL, JSON, Parquet or CSV file"),
     ):
         with pytest.raises(RecipeError, match=text):
-            sources.local_files(Source(name="s", path=given), tmp_path)
+            sources.local_files(Source(name="s", path=path), tmp_path)
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(RecipeError, match="not one of"):
         sources.local_files(Source(name="s", path="notes.txt"), tmp_path)
