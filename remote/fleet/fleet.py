@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 
@@ -84,6 +84,7 @@ class Fleet:
         self._read_model: capacity.Model | None = None
         self.launcher = Launcher(workspace, self.timing)
         self.operations = Operations(self.launcher, run, emit, self.timing, self._memory)
+        self._swapper: Swapper | None = None
         self._spec = spec
 
     # --- What it is about ---
@@ -618,13 +619,16 @@ class Fleet:
         current: Epoch | None,
         set_flags: Flags,
         unset_flags: list[str],
-        strategy: Literal["rolling", "all", "canary"],
+        strategy: swap_plan.Strategy,
         gpus: list[int] | None,
+        confirm_within_min: float | None = None,
+        expected_tokens: float | None = None,
     ) -> Plan:
         """What a swap would do; nothing is done.
 
         ``swap`` of the answer has id and ``to_epoch`` 0: the caller gives them with ``who`` and
-        ``began``. Raises :class:`FleetError` for flags that SGLang would refuse or that are known
+        ``began``. ``expected_tokens`` is the mean length of the run's answers, for the costs.
+        Raises :class:`FleetError` for flags that SGLang would refuse or that are known
         to fail on this card, and where no server is up to be swapped.
         """
         new, warnings = self.new_flags(current, set_flags, unset_flags)
@@ -653,16 +657,47 @@ class Fleet:
             to_epoch=0,
             who="",
             began=time.time(),
-            steps=swap_plan.steps(server.gpu for server in servers),
+            steps=swap_plan.steps([server.gpu for server in servers], strategy),
             set_flags=set_flags,
             unset_flags=unset_flags,
+            confirm_s=None if confirm_within_min is None else 60 * confirm_within_min,
         )
         return Plan(
             swap=swap,
             diff=sglang_flags.difference(old, new),
             warnings=warnings,
             predicted_max_running=prediction.max_running if prediction is not None else None,
+            costs=self._costs(servers, strategy, expected_tokens),
         )
+
+    def _costs(
+        self, servers: list[Server], strategy: swap_plan.Strategy, mean_tokens: float | None
+    ) -> list[str]:
+        loads = [
+            swap_plan.Load(
+                in_flight=self.operations.left(server) or 0 if server.alive else 0,
+                tok_s=server.gen_tok_s(time.time()),
+                reload_s=server.ready.start_seconds if server.ready is not None else None,
+            )
+            for server in servers
+        ]
+        drain = self._spec.fleet.drain_seconds
+        mean = mean_tokens or 0.0
+        drained = swap_plan.cost(loads, drain, mean)
+        lines = [f"{drained.gpu_seconds:,.0f} GPU-seconds without tokens"]
+        if strategy == "rolling" and len(servers) > 1:
+            lines[0] += f", on one of {len(servers)} servers at a time"
+        if mean and any(load.in_flight for load in loads):
+            at_once = swap_plan.cost(loads, 0.0, mean)
+            lines.append(
+                f"drain for {drain:.0f} s at most: about {drained.aborted:.0f} answers aborted, "
+                f"{drained.tokens:,.0f} tokens made again"
+            )
+            lines.append(
+                f"abort at once: about {at_once.aborted:.0f} answers aborted, "
+                f"{at_once.tokens:,.0f} tokens made again"
+            )
+        return lines
 
     def _card_name(self) -> str | None:
         cards = self._gpus() if self._gpus is not None else []
@@ -687,12 +722,19 @@ class Fleet:
         return None
 
     async def swap(
-        self, swap: Swap, *, old: Epoch | None, new: Epoch, save: Callable[[Swap], None]
+        self,
+        swap: Swap,
+        *,
+        old: Epoch | None,
+        new: Epoch,
+        save: Callable[[Swap], None],
+        show: Callable[[Swap], None] | None = None,
     ) -> Swap:
         """Carry a swap out, or on from its first unfinished step; returns it as it ended.
 
         ``save`` must have made the plan durable when it returns; it is called before and after
-        each step. Cancelling leaves the plan where it is, to be gone on with.
+        each step. ``show`` gets what need not be durable: what the swap waits for, each second.
+        Cancelling leaves the plan where it is, to be gone on with.
         """
         swapper = Swapper(
             swap,
@@ -704,9 +746,35 @@ class Fleet:
             start=self._start,
             emit=self._emit,
             save=save,
+            show=show or (lambda _: None),
+            rates=self._full_rates,
             drain_seconds=self._spec.fleet.drain_seconds,
         )
-        return await swapper.carry_out()
+        self._swapper = swapper
+        try:
+            return await swapper.carry_out()
+        finally:
+            self._swapper = None
+
+    def decide(self, *, keep: bool, who: str) -> str:
+        """Promote the canary or confirm the swap under way, or take the new flags back.
+
+        Returns a line on what happens now. Raises :class:`FleetError` where no swap is under way.
+        """
+        if self._swapper is None:
+            raise FleetError("no swap is under way")
+        self._swapper.decide(keep, who)
+        return "the new flags are kept" if keep else "the previous flags come back"
+
+    def _full_rates(self) -> dict[int, float]:
+        """Tokens a second of the servers that are as busy as they are meant to be."""
+        now = time.time()
+        rates: dict[int, float] = {}
+        for server in self._all():
+            rate = server.gen_tok_s(now) if server.status in ("ready", "foreign") else None
+            if rate is not None and server.is_full:
+                rates[server.gpu] = rate
+        return rates
 
 
 def _look_at(main: Identity, catalogue: Catalogue | None) -> Foreign:

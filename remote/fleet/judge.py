@@ -13,7 +13,7 @@ Verdict: TypeAlias = Literal["better", "worse", "same", "too early"]
 BLOCK = 5
 """Samples (seconds) that are averaged before spread is measured: neighbours in time are alike."""
 
-LEAST_BLOCKS = 6
+LEAST_BLOCKS = 12
 LEAST_TOKENS = 20_000.0
 """Below so much of either nothing is said."""
 

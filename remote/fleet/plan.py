@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from remote.protocol import StepName, StepState, Swap, SwapStep
+
+Strategy: TypeAlias = Literal["rolling", "all", "canary"]
 
 STEPS: tuple[StepName, ...] = (
     "pause",
@@ -24,9 +27,14 @@ STEPS: tuple[StepName, ...] = (
 OVER: tuple[StepState, ...] = ("done", "skipped")
 
 
-def steps(gpus: Iterable[int]) -> list[SwapStep]:
-    """All steps of a plan, none begun."""
-    return [SwapStep(gpu=gpu, name=name) for gpu in gpus for name in STEPS]
+def steps(gpus: Sequence[int], strategy: Strategy = "rolling") -> list[SwapStep]:
+    """All steps of a plan, none begun. A canary is judged before anyone else's turn comes."""
+    made: list[SwapStep] = []
+    for n, gpu in enumerate(gpus):
+        made += [SwapStep(gpu=gpu, name=name) for name in STEPS]
+        if strategy == "canary" and n == 0:
+            made.append(SwapStep(gpu=gpu, name="judge"))
+    return made
 
 
 def groups(swap: Swap, at_once: int = 1) -> list[list[int]]:
@@ -34,8 +42,6 @@ def groups(swap: Swap, at_once: int = 1) -> list[list[int]]:
     gpus = list(swap.gpus)
     if swap.strategy == "all":
         return [gpus] if gpus else []
-    if swap.strategy == "canary":
-        return [gpus[:1], *([gpus[1:]] if gpus[1:] else [])]
     return [gpus[n : n + at_once] for n in range(0, len(gpus), max(at_once, 1))]
 
 
@@ -88,3 +94,70 @@ def skip_rest(swap: Swap, gpu: int) -> Swap:
         for s in swap.steps
     ]
     return replace(swap, steps=changed)
+
+
+def out_of_service(swap: Swap) -> float:
+    """GPU-seconds that the swap has taken from serving: from the end of each drain (or what came
+    instead) to the server's return."""
+    total = 0.0
+    for gpu in swap.gpus:
+        back = of(swap, gpu, "put back") or of(swap, gpu, "resume")
+        first = next(
+            (s for s in swap.steps if s.gpu == gpu and s.name in ("abort", "stop") and s.began),
+            None,
+        )
+        if back is not None and back.ended is not None and first is not None and first.began:
+            total += max(back.ended - first.began, 0.0)
+    return total
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a server has at hand when a swap is planned."""
+
+    in_flight: int
+    tok_s: float | None
+    """Tokens it decodes a second, all requests together."""
+    reload_s: float | None
+    """What its last start took."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one way of swapping is expected to take."""
+
+    gpu_seconds: float
+    """Without tokens (the emptying end of a drain not counted)."""
+    waits: float
+    """Seconds of draining, all servers together."""
+    aborted: float
+    """Requests ended before their answer was whole."""
+    tokens: float
+    """Tokens of theirs that have to be made again where they cannot be continued."""
+
+
+STOP_SECONDS = 6.0
+"""SGLang looks every 5 s whether its drain is over."""
+
+UNKNOWN_RELOAD = 120.0
+
+
+def cost(loads: Iterable[Load], drain_seconds: float, mean_tokens: float) -> Cost:
+    """Expected cost of a swap that drains for at most ``drain_seconds``; 0 is abort at once.
+
+    The answers in flight are taken to be anywhere between their first and their last token, with
+    ``mean_tokens`` in all: what has more left than the drain gives time for is aborted.
+    """
+    seconds = waits = aborted = tokens = 0.0
+    for load in loads:
+        seconds += (load.reload_s or UNKNOWN_RELOAD) + STOP_SECONDS
+        if not load.in_flight:
+            continue
+        speed = (load.tok_s or 0.0) / load.in_flight
+        within = min(speed * drain_seconds, mean_tokens)
+        left = 1 - within / mean_tokens if mean_tokens else 0.0
+        aborted += load.in_flight * left
+        # Uniform ages: those that are cut had up to what was left outside, and made on meanwhile.
+        tokens += load.in_flight * left * ((mean_tokens - within) / 2 + within)
+        waits += drain_seconds if left > 0 else (mean_tokens / speed if speed else 0.0)
+    return Cost(seconds, waits, aborted, tokens)

@@ -32,6 +32,9 @@ Change: TypeAlias = Literal["fired up", "failed", "ended", "stalled", "moves aga
 _N = TypeVar("_N", int, float)
 
 _RATE_WINDOW = 10.0
+_FULL = 0.8
+"""Share of its slots that makes a server count as full."""
+
 _FRESH = 10.0
 """A token younger than this lights the tokens light."""
 
@@ -340,6 +343,12 @@ class Server:
     def busy(self) -> bool:
         """Whether it has anything to do, by the run's account or its own."""
         return bool(self.in_flight) or bool(self.running) or bool(self.queued)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether requests queue or most slots are taken: its throughput is what it can do."""
+        most = self.max_running
+        return bool(self.queued) or (most is not None and (self.running or 0) >= _FULL * most)
 
     @property
     def max_running(self) -> int | None:

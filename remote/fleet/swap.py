@@ -17,6 +17,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from remote.fleet import plan
+from remote.fleet.judge import judge
 from remote.fleet.operations import Operations
 from remote.fleet.outside import Emit, FleetError
 from remote.fleet.server import Server
@@ -48,21 +49,42 @@ class Swapper:
         start: Start,
         emit: Emit,
         save: Save,
+        show: Callable[[Swap], None],
+        rates: Callable[[], dict[int, float]],
         drain_seconds: float,
     ) -> None:
         self.swap = swap
         self._old, self._new = old, new
         self._server, self._lock = server, lock
         self._ops, self._start, self._emit, self._save = operations, start, emit, save
+        self._show, self._rates = show, rates
         self._drain_seconds = drain_seconds
+        self._timing = operations.timing
+        self._decision: bool | None = None
+        self._decider = ""
+
+    def decide(self, keep: bool, who: str) -> None:
+        """Keep the new flags (end the judging or the wait for confirmation), or take them back.
+
+        Raises :class:`FleetError` where there is nothing to be kept yet.
+        """
+        waits = any(s.name in ("judge", "confirm") and s.state == "doing" for s in self.swap.steps)
+        if keep and not waits:
+            raise FleetError("nothing waits to be kept: the swap goes on by itself")
+        self._decision, self._decider = keep, who
 
     async def carry_out(self) -> Swap:
         """Everything that is left to do; returns the plan as it ended, which is saved too."""
         for group in plan.groups(self.swap):
-            if self._trouble():
+            if self._trouble() or self._decision is False:
                 break
             await _together([self._one(gpu) for gpu in group])
-        # Also those of which an earlier agent had begun the way back.
+        if not self._trouble() and (self.swap.confirm_s is not None or self._decision is False):
+            await self._confirm()
+        if self._unwanted():
+            for group in plan.groups(self.swap):
+                await _together([self._take_back(gpu) for gpu in group])
+        # Those of which an earlier agent had begun the way back.
         await _together([self._one(gpu) for gpu in self.swap.gpus if self._begun(gpu)])
         return self._conclude()
 
@@ -72,24 +94,37 @@ class Swapper:
     def _trouble(self) -> bool:
         return any(plan.failed(self.swap, gpu) for gpu in self.swap.gpus)
 
+    def _unwanted(self) -> bool:
+        """Whether the new flags are to go from every server that has them."""
+        step = plan.of(self.swap, self.swap.gpus[0], "confirm") if self.swap.gpus else None
+        return step is not None and step.state == "failed"
+
     def _conclude(self) -> Swap:
         swap = self.swap
         wrong = [gpu for gpu in swap.gpus if plan.failed(swap, gpu)]
         if not wrong:
             slots = sorted({s.text for s in swap.steps if s.name == "compare" and s.text})
-            text = f"{_gpus(swap.gpus)} on the new flags: {'; '.join(slots)}"
+            judged = [s.text for s in swap.steps if s.name in ("judge", "confirm") and s.text]
+            text = f"{_gpus(swap.gpus)} on the new flags: {'; '.join([*slots, *judged])}"
             return self._end(replace(swap, state="done", text=text))
-        cause = next(step.text for gpu in wrong if (step := plan.failed(swap, gpu)) is not None)
-        moved = [g for g in swap.gpus if g not in wrong and not plan.untouched(swap, g)]
+        first = plan.failed(swap, wrong[0])
+        assert first is not None
+        back = [g for g in swap.gpus if plan.of(swap, g, "put back") is not None]
+        moved = [g for g in swap.gpus if g not in back and not plan.untouched(swap, g)]
         waiting = [g for g in swap.gpus if plan.untouched(swap, g)]
         for gpu in waiting:
             swap = plan.skip_rest(swap, gpu)
         lost = [
             gpu
-            for gpu in wrong
-            if (back := plan.of(swap, gpu, "put back")) is None or back.state != "done"
+            for gpu in back
+            if (step := plan.of(swap, gpu, "put back")) is None or step.state != "done"
         ]
-        text = f"{_gpus(wrong)} did not come up with the new flags: {cause}"
+        if first.name == "confirm":
+            text = first.text
+        elif first.name == "judge":
+            text = f"{_gpus(wrong)} as the canary: {first.text}"
+        else:
+            text = f"{_gpus(wrong)} did not come up with the new flags: {first.text}"
         if lost:
             text += f"; {_gpus(lost)} could not be put back either"
         else:
@@ -101,12 +136,104 @@ class Swapper:
         return self._end(replace(swap, state="failed" if lost else "rolled back", text=text))
 
     def _end(self, swap: Swap) -> Swap:
-        self.swap = replace(swap, ended=time.time())
+        text = f"{swap.text}; {plan.out_of_service(swap):,.0f} GPU-seconds out of service"
+        self.swap = replace(swap, text=text, ended=time.time())
         self._save(self.swap)
-        kind = "swap.done" if swap.state == "done" else "swap.failed"
-        level = "info" if swap.state == "done" else "error"
-        self._emit(kind, f"swap {swap.id}: {swap.text}", level=level, who=swap.who)  # type: ignore[arg-type]
+        done = swap.state == "done"
+        self._emit(
+            "swap.done" if done else "swap.failed",
+            f"swap {swap.id}: {text}",
+            level="info" if done else "error",
+            who=swap.who,
+        )
         return self.swap
+
+    def _hold_up(self, text: str) -> None:
+        """Say what the swap waits for; worth showing, not worth making durable."""
+        if text != self.swap.text:
+            self.swap = replace(self.swap, text=text)
+            self._show(self.swap)
+
+    # --- Is it any better? ---
+
+    async def _judge(self, server: Server) -> tuple[StepState, str]:
+        step = plan.of(self.swap, server.gpu, "judge")
+        began = step.began if step is not None and step.began is not None else time.time()
+        mine: list[float] = []
+        others: dict[int, list[float]] = {}
+        settled = time.time() + self._timing.settle
+        base = self._old.tok_s_per_gpu if self._old is not None else None
+        while True:
+            if self._decision is not None:
+                kept, self._decision = self._decision, None
+                if kept:
+                    await asyncio.to_thread(server.settle)
+                word = "promoted" if kept else "taken back"
+                return ("done" if kept else "failed"), f"{word} by {self._decider}"
+            if server.status in ("failed", "stopped"):
+                cause = server.cause.text if server.cause is not None else "it ended"
+                return "failed", cause
+            now = time.time()
+            if now > settled:
+                rates = self._rates()
+                rate = rates.pop(server.gpu, None)
+                if rate is not None:
+                    mine.append(rate)
+                    for gpu, value in rates.items():
+                        others.setdefault(gpu, []).append(value)
+            found = judge(mine, others, base=base)
+            self._hold_up(f"canary GPU {server.gpu}: {found.text}")
+            if found.verdict in ("better", "same"):
+                await asyncio.to_thread(server.settle)
+                return "done", found.text
+            if found.verdict == "worse":
+                return "failed", found.text
+            if now - began > self._timing.judge_most:
+                no_worse = found.ratio is not None and found.ratio >= 1
+                return ("done" if no_worse else "failed"), f"after {now - began:.0f} s {found.text}"
+            await asyncio.sleep(self._timing.judge_sample)
+
+    async def _confirm(self) -> None:
+        first = self._server(self.swap.gpus[0])
+        await self._step(first, "confirm", self._confirmed)
+        self._hold_up("")
+
+    async def _confirmed(self, server: Server) -> tuple[StepState, str]:
+        step = plan.of(self.swap, server.gpu, "confirm")
+        began = step.began if step is not None and step.began is not None else time.time()
+        until = began + (self.swap.confirm_s or 0.0)
+        base = self._old.tok_s_per_gpu if self._old is not None else None
+        samples: dict[int, list[float]] = {gpu: [] for gpu in self.swap.gpus}
+        settled = time.time() + self._timing.settle
+        while True:
+            if time.time() > settled:
+                for gpu, rate in self._rates().items():
+                    if gpu in samples:
+                        samples[gpu].append(rate)
+            found = judge(max(samples.values(), key=len), {}, base=base)
+            if self._decision is False:
+                return "failed", f"taken back by {self._decider}"
+            if self._decision:
+                if found.verdict == "worse":
+                    return "failed", f"confirmed by {self._decider}, but {found.text}"
+                return "done", f"confirmed by {self._decider}"
+            left = until - time.time()
+            if left <= 0:
+                return "failed", f"not confirmed within {(self.swap.confirm_s or 0) / 60:.0f} min"
+            self._hold_up(f"waits to be confirmed, {left:.0f} s left; {found.text}")
+            await asyncio.sleep(min(self._timing.judge_sample, max(left, 0.01)))
+
+    async def _take_back(self, gpu: int) -> None:
+        back = plan.of(self.swap, gpu, "put back")
+        if plan.untouched(self.swap, gpu) or (back is not None and back.state == "done"):
+            return
+        server = self._server(gpu)
+        async with self._lock(gpu):
+            server.held = True
+            try:
+                await self._put_back(server)
+            finally:
+                server.held = False
 
     # --- One server ---
 
@@ -134,9 +261,10 @@ class Swapper:
             "ready": self._ready,
             "compare": self._compare,
             "resume": self._resume,
+            "judge": self._judge,
         }
-        for name in plan.STEPS:
-            if not await self._step(server, name, doers[name]):
+        for step in [s for s in self.swap.steps if s.gpu == server.gpu and s.name in doers]:
+            if not await self._step(server, step.name, doers[step.name]):
                 return False
         return True
 
@@ -243,7 +371,8 @@ class Swapper:
         if server.status != "ready":
             cause = server.cause.text if server.cause is not None else "it does not run any more"
             return "failed", cause
-        await asyncio.to_thread(server.settle)
+        if plan.of(self.swap, server.gpu, "judge") is None:
+            await asyncio.to_thread(server.settle)  # a canary stays in the swap's hands
         self._ops.announce(server)
         self._ops.dispatch(server, "run")
         return "done", ""
@@ -259,15 +388,11 @@ class Swapper:
         await self._step(server, "put back", self._restore)
 
     async def _restore(self, server: Server) -> tuple[StepState, str]:
-        before = await asyncio.to_thread(server.folder.previous)
-        flags = before.flags if before is not None else None
-        epoch = before.epoch if before is not None else None
-        if flags is None and self._old is not None:
-            flags, epoch = self._old.flags, self._old.id
-        if flags is None:
-            return "failed", "there are no earlier flags to put back"
         launch = server.launch
         is_back = launch is not None and launch.swap == self.swap.id and not self._is_new(server)
+        flags, epoch = await asyncio.to_thread(self._flags_before, server, is_back)
+        if flags is None:
+            return "failed", "there are no earlier flags to put back"
         if not (is_back and server.alive):
             if server.alive:
                 await self._ops.end(server, "swap")
@@ -282,6 +407,17 @@ class Swapper:
         self._ops.dispatch(server, "run")
         number = f" (epoch {epoch})" if epoch is not None else ""
         return "done", f"the previous flags{number}, {text}"
+
+    def _flags_before(self, server: Server, is_back: bool) -> tuple[Flags | None, int | None]:
+        """What the server ran with before this swap. Blocking."""
+        if is_back and server.launch is not None:  # an earlier agent had begun to put them back
+            return server.launch.flags, server.launch.epoch
+        before = server.folder.previous()
+        if before is not None and before.epoch != self._new.id:
+            return before.flags, before.epoch
+        if self._old is not None:
+            return self._old.flags, self._old.id
+        return None, None
 
 
 async def _until_ready(server: Server) -> tuple[StepState, str]:

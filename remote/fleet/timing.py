@@ -39,3 +39,8 @@ class Timing:
     restart_first: float = 5.0
     restart_most: float = 300.0
     restarts_an_hour: int = 6
+    settle: float = 30.0
+    """A canary's first seconds after its return, in which it fills up, count for nothing."""
+    judge_sample: float = 1.0
+    judge_most: float = 900.0
+    """After so long a canary that nobody can judge is taken back, unless it looks no worse."""

@@ -32,6 +32,9 @@ FAST = Timing(
     abort=3.0,
     term=3.0,
     restart_first=0.2,
+    settle=0.5,
+    judge_sample=0.05,
+    judge_most=20.0,
 )
 
 
@@ -42,10 +45,12 @@ class FakeRun:
     told: list[tuple[int, str]] = field(default_factory=list)
     servers: list[tuple[int, int | None, int | None, str]] = field(default_factory=list)
     open: dict[int, int] = field(default_factory=dict)
+    may: dict[int, str] = field(default_factory=dict)
     alive: bool = True
 
     def dispatch(self, gpu: int, do: str) -> None:
         self.told.append((gpu, do))
+        self.may[gpu] = do
         if do == "abort":
             self.open[gpu] = 0
 

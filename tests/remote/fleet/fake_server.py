@@ -41,12 +41,15 @@ class Server:
         self.args = args
         self.running = 0
         self.decoded = 0.0
+        self.asked = time.monotonic()
         self.terminated = False
         self.aborted = asyncio.Event()
         self.children: list[subprocess.Popen[bytes]] = []
 
     def slots(self) -> int:
-        return self.args.fake_slots if self.args.mamba_scheduler_strategy == "no_buffer" else 37
+        if self.args.mamba_scheduler_strategy == "no_buffer":
+            return int(self.args.fake_slots)
+        return int(self.args.fake_old_slots)
 
     def die(self, where: str) -> None:
         wanted = self.args.fake_die
@@ -119,6 +122,10 @@ class Server:
     async def metrics(self, _: web.Request) -> web.Response:
         if not self.args.enable_metrics:
             return web.Response(status=404)
+        now = time.monotonic()
+        if self.running and not told("hang"):
+            self.decoded += self.args.fake_rate * (now - self.asked)
+        self.asked = now
         text = f'sglang:realtime_tokens_total{{mode="decode"}} {self.decoded}\n'
         return web.Response(text=text)
 
@@ -133,7 +140,7 @@ class Server:
                     break
                 if not told("hang"):
                     made += 1
-                    self.decoded += 1
+                    self.decoded += 0 if self.args.fake_rate else 1
                 await asyncio.sleep(0.01)
         finally:
             self.running -= 1
@@ -207,6 +214,8 @@ def main() -> None:
     parser.add_argument("--enable-metrics", action="store_true")
     parser.add_argument("--fake-load", type=float, default=0.0)
     parser.add_argument("--fake-slots", type=int, default=72)
+    parser.add_argument("--fake-old-slots", type=int, default=37)
+    parser.add_argument("--fake-rate", type=float, default=0.0)
     parser.add_argument("--fake-die", default="")
     parser.add_argument("--fake-leak", action="store_true")
     parser.add_argument("--fake-deaf", action="store_true")

@@ -40,10 +40,10 @@ def test_equals_are_seldom_called_different() -> None:
 
 def test_too_early() -> None:
     others = {1: series(660, 120, 1), 2: series(660, 120, 2)}
-    assert judge(series(1200, 20, 3), others).verdict == "too early"
+    assert judge(series(1200, 50, 3), others).verdict == "too early"
     assert judge([], {}).verdict == "too early"
-    assert judge(series(100, 60, 3), others).verdict == "too early"
-    wild = series(660, 40, 5, noise=0.9)
+    assert judge(series(100, 120, 3), others).verdict == "too early"
+    wild = series(660, 60, 5, noise=0.9)
     assert judge(wild, others).verdict == "too early"
 
 
