@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -20,7 +21,7 @@ from remote.fleet import identity, processes, tail
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.records import Folder
 from remote.paths import Workspace
-from tests.remote.fleet.conftest import Site, until
+from tests.remote.fleet.conftest import FAST, Site, until
 
 
 def pid_of(fleet: Fleet, gpu: int) -> int:
@@ -287,18 +288,18 @@ async def test_orphans_of_a_killed_server_are_ended(site: Site) -> None:
 
 async def test_stall_is_told_by_tokens_not_by_health(site: Site) -> None:
     spec = site.spec(enable_metrics=True)
-    fleet = site.fleet(spec)
+    fleet = site.fleet(spec, replace(FAST, stalled_restart=60.0))
     await fleet.up([0], epoch=site.epoch(spec), who="ann")
     await until(lambda: fleet.states()[0].state == "ready")
-    asked = asyncio.create_task(chat(fleet.url(0), 2000))
+    asked = asyncio.create_task(chat(fleet.url(0), 100_000))
     await until(lambda: fleet.states()[0].lights.tokens)
     await until(lambda: fleet.states()[0].gen_tok_s)
     (site.root / "hang").touch()
-    await until(lambda: fleet.states()[0].state == "stalled", 10)
+    await until(lambda: fleet.states()[0].state == "stalled")
     assert fleet.states()[0].lights.tokens is False
     assert site.run.told[-1] == (0, "pause")
     (site.root / "hang").unlink()
-    await until(lambda: fleet.states()[0].state == "ready", 10)
+    await until(lambda: fleet.states()[0].state == "ready")
     assert site.run.told[-1] == (0, "run")
     asked.cancel()
 

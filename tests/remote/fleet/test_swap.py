@@ -244,7 +244,9 @@ def test_steps_and_groups() -> None:
     assert plan.groups(swap) == [[0], [1], [2]]
     assert plan.groups(swap, 2) == [[0, 1], [2]]
     assert plan.groups(replace(swap, strategy="all")) == [[0, 1, 2]]
-    assert plan.groups(replace(swap, strategy="canary")) == [[0], [1, 2]]
+    assert plan.groups(replace(swap, strategy="canary")) == [[0], [1], [2]]
+    names = [s.name for s in plan.steps([0, 1], "canary")]
+    assert names == [*plan.STEPS, "judge", *plan.STEPS]
     changed = plan.put(swap, SwapStep(gpu=1, name="put back", state="doing"))
     assert [s.gpu for s in changed.steps] == [0] * 8 + [1] * 9 + [2] * 8
     assert plan.of(changed, 1, "put back") == SwapStep(gpu=1, name="put back", state="doing")
