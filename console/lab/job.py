@@ -42,11 +42,18 @@ async def start(lab: Lab, say: Callable[[str], None]) -> int:
     return 0
 
 
-def start_when_ready(lab: Lab) -> None:
-    """:func:`start` beside a console that is open: it shows how it goes."""
+def go_on(lab: Lab) -> None:
+    """All of it beside a console that is open and shows how it goes."""
+
+    def quiet(_: str) -> None:
+        pass
+
+    async def job() -> None:
+        await begin(lab, quiet)
+        await start(lab, quiet)
 
     def go() -> None:
         with contextlib.suppress(LinkError, TimeoutError):
-            asyncio.run(start(lab, lambda _: None))
+            asyncio.run(job())
 
     threading.Thread(target=go, name="lab-job", daemon=True).start()

@@ -21,10 +21,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
+import msgspec
 import psutil
 
 from console import config
@@ -32,8 +33,8 @@ from console.config import ConfigError, Settings, Target
 from console.lab import container, gpus, host, ports, prompts, s3, venv
 from console.lab.container import Container
 from console.lab.sim import model
-from console.lab.sim.settings import SimSettings
-from remote.protocol import Flags
+from console.lab.sim.settings import SimSettings, Version
+from remote.protocol import Flags, RunControl
 
 VMID = 200
 JOB = 100_000
@@ -66,6 +67,10 @@ SOURCE = str(Path(config.__file__).resolve().parents[1])
 """Where the package ``console`` is found."""
 
 
+STOP_S = 8.0
+"""For so long a run may take to leave when the lab ends; then it is killed, which it survives."""
+
+
 class LabError(ConfigError):
     """The lab cannot be brought up: one line that says what and what to do."""
 
@@ -79,7 +84,7 @@ class Options:
     """JSONL of the user's own instead of the shipped prompts."""
     count: int | None = None
     speed: float = 20.0
-    sglang: Literal["0.5.12", "0.5.23"] = "0.5.12"
+    sglang: Version = "0.5.12"
     flags: Flags = field(default_factory=dict)
     """Over those of :data:`STORY`."""
     folder: Path | None = None
@@ -89,6 +94,35 @@ class Options:
     s3: bool = True
     simulation: dict[str, Any] = field(default_factory=dict)
     """Further fields of :class:`console.lab.sim.settings.SimSettings`."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """``lab.json``: what must be the same when a lab comes up again in its folder."""
+
+    host: int | None = None
+    s3: int | None = None
+    base: int | None = None
+    gpus: int = 8
+    sglang: Version = "0.5.12"
+
+
+def as_it_was(options: Options, known: Known, folder: Path) -> Options:
+    """The options for a lab that comes up again. Raises LabError where others are wanted."""
+    usual = Options()
+    other = [
+        f"--{name} {wanted}"
+        for name, wanted, was in (
+            ("gpus", options.gpus, known.gpus),
+            ("sglang", options.sglang, known.sglang),
+        )
+        if wanted not in (was, getattr(usual, name))
+    ]
+    if other:
+        was = f"{known.gpus} GPUs and SGLang {known.sglang}"
+        raise LabError(f"{folder} holds a lab of {was}: name another --dir for {', '.join(other)}")
+    if options.flags:
+        raise LabError(f"{folder} holds a lab: change [fleet.flags] in its stoker.toml, not --set")
+    return replace(options, gpus=known.gpus, sglang=known.sglang)
 
 
 class Lab:
@@ -123,26 +157,35 @@ class Lab:
         self.folder = await asyncio.to_thread(self._make_folder)
         self.container = Container(self.folder, VMID)
         known = self._known()
+        if self.toml.exists():
+            self.options = as_it_was(self.options, known, self.folder)
         prepared = asyncio.gather(
             asyncio.to_thread(self._prepare_container),
             asyncio.to_thread(self._write_prompts),
         )
         try:
             host_port, s3_port = await asyncio.gather(
-                self._serve("host", ["console.lab.host", str(self.folder)], known.get("host")),
-                self._serve_s3(known.get("s3")),
+                self._serve("host", ["console.lab.host", str(self.folder)], known.host),
+                self._serve_s3(known.s3),
             )
             python = (await prepared)[0]
         except BaseException:
             prepared.cancel()
             raise
         self.s3_port = s3_port
-        base_port = known.get("base") or ports.free_range(self.options.gpus)
-        self._remember({"host": host_port, "s3": s3_port, "base": base_port})
+        base_port = known.base or ports.free_range(self.options.gpus)
+        found = Known(host_port, s3_port, base_port, self.options.gpus, self.options.sglang)
+        (self.folder / "lab.json").write_bytes(msgspec.json.encode(found))
         if not self.toml.exists():
             self.toml.write_text(self._toml(python, base_port), encoding="utf-8")
         self.settings: Settings = config.load(self.toml)
         self.target: Target = self.settings.target(None)
+
+    def cut(self) -> None:
+        """Drop every SSH connection at once; what runs in the container is told nothing."""
+        for service in self._services:
+            if service.name == "host":
+                service.process.send_signal(signal.SIGUSR1)
 
     @property
     def toml(self) -> Path:
@@ -178,15 +221,11 @@ class Lab:
             raise LabError(f"{folder}: another `stoker lab` is at work there") from None
         return folder
 
-    def _known(self) -> dict[str, int]:
-        """Ports of an earlier lab in this folder: its ``stoker.toml`` names them."""
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads((self.folder / "lab.json").read_text())
-            return {name: port for name, port in found.items() if port is not None}
-        return {}
-
-    def _remember(self, found: dict[str, int | None]) -> None:
-        (self.folder / "lab.json").write_text(json.dumps(found) + "\n")
+    def _known(self) -> Known:
+        """An earlier lab in this folder: its ``stoker.toml`` relies on what is told here."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode((self.folder / "lab.json").read_bytes(), type=Known)
+        return Known()
 
     def _prepare_container(self) -> Path:
         """The container and what would be installed in it; the python that has SGLang."""
@@ -297,6 +336,8 @@ class Lab:
         """End everything that was started in this lab; a temporary folder goes, too."""
         if not hasattr(self, "folder"):
             return
+        if hasattr(self, "target") and not self._temporary:
+            await self._stop_run()
         await asyncio.to_thread(end_all, self.folder)
         for service in self._services:
             await asyncio.to_thread(service.stop)
@@ -304,6 +345,24 @@ class Lab:
             self._lock.close()
         if self._temporary and not self.options.keep:
             await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+    async def _stop_run(self) -> None:
+        """Have a run that is still at work leave its directory in order, if it can be asked."""
+        if not any(is_module(p, "remote.generate") for p in container.processes(self.folder)):
+            return
+        from console.link.client import LinkError
+        from console.session import session
+
+        with contextlib.suppress(LinkError, TimeoutError):
+            async with asyncio.timeout(STOP_S), session(self.target) as here:
+                await here.follow()
+                await here.call(RunControl(do="stop"))
+
+                def ended() -> bool | None:
+                    run = here.state.run
+                    return True if run is None or not run.alive else None
+
+                await here.until(ended)
 
 
 class Service:
@@ -351,7 +410,7 @@ class Service:
 def end_all(folder: Path, patience: float = 1.0) -> None:
     """End every process started in the lab in this folder: the agent first, lest it mends."""
     found = list(container.processes(folder))
-    agents = [process for process in found if _is_agent(process)]
+    agents = [process for process in found if is_module(process, "remote.agent")]
     _end(agents, patience)
     for _ in range(3):  # what was just being started is found the next time
         found = list(container.processes(folder))
@@ -360,9 +419,10 @@ def end_all(folder: Path, patience: float = 1.0) -> None:
         _end(found, patience)
 
 
-def _is_agent(process: psutil.Process) -> bool:
+def is_module(process: psutil.Process, name: str) -> bool:
+    """Whether it runs ``python -m NAME``."""
     with contextlib.suppress(psutil.Error):
-        return "remote.agent" in process.cmdline()
+        return name in process.cmdline()
     return False
 
 
@@ -430,6 +490,7 @@ def _check(options: Options) -> None:
 def _console(options: Options) -> int:
     from console.app import run_console
     from console.lab import job
+    from console.link.deploy import deploy
 
     def say(text: str) -> None:
         print(text, flush=True)
@@ -438,11 +499,14 @@ def _console(options: Options) -> int:
     try:
         asyncio.run(lab.up())
         say(f"the lab is up in {lab.folder} (simulated hardware)")
-        asyncio.run(job.begin(lab, say))
-        job.start_when_ready(lab)
+        say(asyncio.run(deploy(lab.target)))
+        job.go_on(lab)
         run_console(lab.settings, lab.target)
     finally:
+        say("ending the lab and all that was started in it")
         asyncio.run(lab.down())
+        if options.folder is not None:
+            say(f"kept: {lab.folder}")
     return 0
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 SETS = ("general", "maths", "code", "tools")
 _NUMBER = re.compile(r"\{(\d+)\}")
@@ -52,26 +54,26 @@ class _Numbers:
 
     def __init__(self, turn: int, name: str) -> None:
         self._turn = turn
-        self._random = random.Random(f"{name} {turn}")
-        self._first = True
+        self._name = name
+        self._place = 0
 
     def __call__(self, match: re.Match[str]) -> str:
-        base = int(match[1])
-        if self._turn == 0:
-            return str(base)
-        if self._first:
-            self._first = False
+        base, place = int(match[1]), self._place
+        self._place += 1
+        if self._turn == 0 or place == 0:
             return str(base + self._turn)
-        return str(self._random.randint(max(1, base - base // 3), base + base // 3 + 1))
+        low, high = max(1, base - base // 3), base + base // 3 + 1
+        drawn = zlib.crc32(f"{self._name} {self._turn} {place}".encode())
+        return str(low + drawn % (high - low + 1))
 
 
 def write(path: Path, prompts: Iterable[dict[str, Any]]) -> int:
     """Stream prompts into a JSONL file, whole or not at all; how many there were."""
     part = path.with_name(path.name + ".part")
     count = 0
-    with part.open("w", encoding="utf-8") as out:
+    with part.open("wb") as out:
         for prompt in prompts:
             count += 1
-            out.write(json.dumps(prompt, ensure_ascii=False, separators=(",", ":")) + "\n")
+            out.write(msgspec.json.encode(prompt) + b"\n")
     part.replace(path)
     return count

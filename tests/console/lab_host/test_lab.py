@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from botocore.exceptions import EndpointConnectionError
 from console import config
 from console.lab import container, ports, s3
 from console.lab.container import Container
-from console.lab.lab import STORY, Lab, LabError, Options
+from console.lab.lab import STORY, Known, Lab, LabError, Options, as_it_was
 
 
 async def inside(lab: Lab, *argv: str) -> str:
@@ -67,6 +67,19 @@ async def test_up_and_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(EndpointConnectionError):
         client.list_buckets()
     assert lab.toml.exists()
+
+
+async def test_cut(tmp_path: Path) -> None:
+    """Every connection drops at once, what runs goes on, and a new connection works."""
+    async with Lab(Options(gpus=1, count=1, folder=tmp_path, s3=False)) as lab:
+        connection = await asyncssh.connect("lab", config=[str(lab.target.ssh_config)])
+        process = await connection.create_process("pct exec 200 -- sh -c 'echo $$; sleep 300'")
+        pid = int(await process.stdout.readline())
+        lab.cut()
+        await asyncio.wait_for(connection.wait_closed(), 10)
+        assert psutil.pid_exists(pid)
+        assert await inside(lab, "echo", "again") == "again\n"
+    assert not psutil.pid_exists(pid)
 
 
 async def test_temporary_folder_goes() -> None:
@@ -210,12 +223,25 @@ def test_processes_of_a_container(tmp_path: Path) -> None:
         other.wait()
 
 
-def test_remembered_ports_are_a_file(tmp_path: Path) -> None:
-    """A damaged one is as good as none."""
+def test_damaged_memory(tmp_path: Path) -> None:
+    """A damaged lab.json is as good as none."""
     lab = Lab(Options(folder=tmp_path))
     lab.folder = tmp_path
     (tmp_path / "lab.json").write_text("{")
-    assert lab._known() == {}
-    lab._remember({"host": 1, "s3": None})
-    assert lab._known() == {"host": 1}
-    assert json.loads((tmp_path / "lab.json").read_text()) == {"host": 1, "s3": None}
+    assert lab._known() == Known()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (Options(gpus=4), "of 2 GPUs and SGLang 0.5.23: name another --dir for --gpus 4"),
+        (Options(flags={"context-length": 1}), "change [fleet.flags] in its stoker.toml"),
+    ],
+)
+def test_another_lab_in_the_same_folder(options: Options, text: str) -> None:
+    """What an existing stoker.toml says is not silently something else."""
+    known = Known(gpus=2, sglang="0.5.23")
+    with pytest.raises(LabError, match=re.escape(text)):
+        as_it_was(options, known, Path("lab"))
+    assert as_it_was(Options(), known, Path("lab")).gpus == 2
+    assert as_it_was(Options(gpus=2), known, Path("lab")).sglang == "0.5.23"
