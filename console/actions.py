@@ -259,7 +259,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "logs.noise",
         "Hide noise",
-        "Hide or show access lines of health checks and pollers.",
+        "Hide health checks, then every access line, then show all.",
         ("o",),
         "Logs",
         screens=_LOGS,

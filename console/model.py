@@ -332,16 +332,19 @@ class Outlier:
 def outliers(state: State) -> list[Outlier]:
     """The odd ones out among ready servers, worst first; empty when all is well.
 
-    A server counts as slow below 3/4 of the median throughput of at least three, a card as hot
-    from 85 °C or 12 K above the median.
+    A server counts as slow below 3/4 of the median throughput of at least three that run the same
+    flags with the same slots, a card as hot from 85 °C or 12 K above the median.
     """
     found: list[Outlier] = []
-    speeds = {
-        s.gpu: s.gen_tok_s
-        for s in state.servers.values()
-        if s.state == "ready" and s.gen_tok_s is not None
-    }
-    if len(speeds) >= 3 and (middle := median(speeds.values())) > 20:
+    alike: dict[tuple[int | None, int | None], dict[int, float]] = {}
+    for server in state.servers.values():
+        if server.state == "ready" and server.gen_tok_s is not None and server.dispatch != "pause":
+            info = state.infos.get(server.gpu)
+            kind = (info.epoch, info.max_running) if info is not None else (None, None)
+            alike.setdefault(kind, {})[server.gpu] = server.gen_tok_s
+    for speeds in alike.values():
+        if len(speeds) < 3 or (middle := median(speeds.values())) <= 20:
+            continue
         found += [
             Outlier(
                 gpu,
@@ -500,7 +503,8 @@ def notices(state: State, now: float) -> list[Notice]:
     ]
 
     verdict = state.verdict
-    if verdict is not None and (verdict.text or verdict.bound_by):
+    outdated = verdict is not None and bool(state.epochs) and verdict.time < state.epochs[-1].since
+    if verdict is not None and not outdated and (verdict.text or verdict.bound_by):
         level: Level = "good" if verdict.good else "info" if verdict.good is None else "warning"
         text = verdict.text
         if verdict.bound_by and verdict.bound_by.casefold() not in text.casefold():
@@ -619,13 +623,12 @@ class FlagChange:
 
 
 def flag_changes(before: Flags, after: Flags) -> list[FlagChange]:
-    """Every flag that differs, by name; ``False`` and absent are the same."""
+    """Every flag that differs as it would be typed, by name; ``False`` and absent are the same."""
     names = sorted({*before, *after})
     return [
         FlagChange(name, before.get(name), after.get(name))
         for name in names
-        if (before.get(name) or None) != (after.get(name) or None)
-        or type(before.get(name) or None) is not type(after.get(name) or None)
+        if flag_text(before.get(name)) != flag_text(after.get(name))
     ]
 
 
@@ -725,9 +728,9 @@ class Trend:
                 for at, value in zip(history.times, values, strict=False):
                     if value is not None:
                         self._put(name, gpu, at, value)
-        for columns in self._sums.values():
-            for gpu, cells in columns.items():
-                columns[gpu] = dict(sorted(cells.items()))
+        for known in self._sums.values():
+            for gpu, cells in known.items():
+                known[gpu] = dict(sorted(cells.items()))
         self._prune(max(history.times, default=0.0))
         self.loads += 1
 
@@ -817,16 +820,18 @@ def steps_of(top: float) -> int:
 # --- Sentences shared by screens and command line ---
 
 
-def swap_cost(state: State, gpus: Sequence[int]) -> str:
-    """What restarting these servers costs while it happens, in one line."""
+def swap_cost(state: State, gpus: Sequence[int], strategy: str = "all") -> str:
+    """What taking these servers away costs while it happens, in one line."""
     progress = state.progress
     running = sum(state.servers[g].running or 0 for g in gpus if g in state.servers)
     parts = []
     if running:
-        parts.append(f"{running:,} requests in flight are drained, then sent again if cut off")
+        parts.append(f"{running:,} requests in flight end first; what is cut off is sent again")
     speed = sum(state.servers[g].gen_tok_s or 0 for g in gpus if g in state.servers)
-    if speed:
-        parts.append(f"about {number(speed)} tok/s pause meanwhile")
+    if speed and strategy == "rolling" and len(gpus) > 1:
+        parts.append(f"{number(speed / len(gpus))} tok/s are missing while each one restarts")
+    elif speed:
+        parts.append(f"{number(speed)} tok/s are missing meanwhile")
     if progress is not None and progress.completed:
         parts.append(f"the {progress.completed:,} finished prompts stay")
     return "; ".join(parts) or "nothing is in flight"

@@ -78,11 +78,11 @@ def flag_lines(state: model.State, width: int, height: int) -> list[Line]:
         others = [
             f"GPU {gpu}: {model.flag_text(info.flags.get(name))}"
             for gpu, info in sorted(state.infos.items())
-            if info.flags and info.flags.get(name) != value
+            if info.flags and model.flag_text(info.flags.get(name)) != model.flag_text(value)
         ]
         if others:
             line.append((f"  {visible(', '.join(others[:3]))}", "warn"))
-        if name in wanted and wanted[name] != value:
+        if name in wanted and model.flag_text(wanted[name]) != model.flag_text(value):
             line.append((f"  stoker.toml: {visible(model.flag_text(wanted[name]))}", "dim"))
         lines.append(clip(line, width))
     if not lines:

@@ -17,11 +17,22 @@ from console.widgets.cards import STATE_SIGN
 from console.widgets.paint import Part, fit, gpu_style, spread, width_of
 from console.widgets.pane import Filter, Pane
 
+ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE) /')
+"""Access lines of the HTTP server."""
+
 NOISE = re.compile(
     r'"(?:GET|POST) /(?:health|health_generate|metrics|v1/loads|get_load|server_info|'
     r"get_server_info|model_info|ping|ready)\b|#new-token: 1,.*#running-req: 0,"
 )
 """Access lines of pollers, and the one-token prefill of a health check on an idle server."""
+
+ACCESS_OR_NOISE = re.compile(f"{NOISE.pattern}|{ACCESS.pattern}")
+
+_QUIET = (
+    "every line is shown",
+    "health checks and pollers are hidden",
+    "every access line is hidden",
+)
 
 _BAD = re.compile(
     r"\b(?:error|exception|traceback|fatal|sigquit|killed|crashed|out of memory|unhealthy|"
@@ -35,7 +46,6 @@ _PHASE = re.compile(
     r"Starting generation|healthy"
 )
 _STAMP = re.compile(r"^\[\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d(?:\.\d+)?)\] ?")
-_ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE) /')
 _BATCH = re.compile(r"\] (?:Decode|Prefill) batch")
 
 
@@ -46,7 +56,7 @@ def log_style(line: str) -> str:
     line = line[:500]
     if line.startswith(model.GAP):
         return "warn"
-    if _ACCESS.search(line):
+    if ACCESS.search(line):
         return "bad" if re.search(r'" 5\d\d\b', line) else "dim"
     if _BAD.search(line):
         return "bad"
@@ -157,7 +167,8 @@ class LogsScreen(StokerScreen):
         self.panes = 8
         self.first = 0
         self.filter_text = ""
-        self.quiet = True
+        self.quiet = 1
+        """0 every line, 1 without health checks and pollers, 2 without any access line."""
         self._layout: tuple[object, ...] = ()
 
     # --- which logs ---
@@ -240,7 +251,7 @@ class LogsScreen(StokerScreen):
     @property
     def filter(self) -> Filter:
         """What the panes show."""
-        return Filter(self.filter_text, hide=NOISE if self.quiet else None)
+        return Filter(self.filter_text, hide=(None, NOISE, ACCESS_OR_NOISE)[self.quiet])
 
     def pull(self) -> None:
         """New lines into every pane."""
@@ -289,9 +300,9 @@ class LogsScreen(StokerScreen):
                 entry.value = self.filter_text
                 self.call_after_refresh(entry.focus)  # the key itself must not be typed
             case "logs.noise":
-                self.quiet = not self.quiet
+                self.quiet = (self.quiet + 1) % 3
                 self.refilter()
-                self.app.say("noise is hidden" if self.quiet else "every line is shown")
+                self.app.say(_QUIET[self.quiet])
             case "logs.panes":
                 self.app.focus_gpu = None
                 index = PANES.index(self.panes) if self.panes in PANES else 0

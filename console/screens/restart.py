@@ -230,7 +230,7 @@ class RestartScreen(ModalScreen[None]):
             how.append((f" {strategy} ", "reverse accent bold" if chosen else "dim"))
         how.append((f"  {_HOW[self.strategy]}", "text"))
         lines.append(clip(how, width))
-        cost = model.swap_cost(state, self.scope)
+        cost = model.swap_cost(state, self.scope, self.strategy)
         for index, row in enumerate(textwrap.wrap(cost, max(20, width - 18))):
             lines.append([(pad("" if index else "meanwhile", 18), "dim"), (row, "text")])
         lines += [

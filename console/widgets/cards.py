@@ -148,7 +148,7 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     shown = "dim" if view.faded else "text"
     strong = "dim" if view.faded else "bold strong"
 
-    label = server.phase if server.state == "draining" and server.phase else server.state
+    label = server.state
     head: list[Part] = [
         (" ", edge),
         (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
@@ -184,8 +184,10 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
         right: list[Part] = []
         if server.queued:
             right += [("queue ", "dim"), (f"{server.queued}", shown)]
-        if server.dispatch in ("pause", "abort"):
-            right = [(f"{server.dispatch} ", "warn"), *right]
+        if server.state == "draining":
+            right = [(visible(server.phase).removeprefix("draining: ") or "drains", "warn")]
+        elif server.dispatch in ("pause", "abort"):
+            right = [(f"{server.dispatch}d ".replace("abortd", "aborted"), "warn"), *right]
         lines.append(row(spread(speed, right, inner)))
         lines += past
         room = max(2, inner - len("kv mamba ") - 2 * len(" 61%") - 2)

@@ -30,6 +30,13 @@ LIMIT = 2000
 """Characters of a line that are looked at and painted; the rest is counted."""
 
 
+def last_state(line: str) -> str:
+    """What a terminal would show of a line that a progress bar rewrote with carriage returns."""
+    if "\r" not in line:
+        return line
+    return next((part for part in reversed(line.split("\r")) if part.strip()), "")
+
+
 class Filter:
     """What of a log is shown: lines that match, or do not (``!`` in front), without noise."""
 
@@ -48,7 +55,7 @@ class Filter:
 
     def keeps(self, line: str) -> bool:
         """Whether a line is shown."""
-        line = plain(line[:LIMIT])
+        line = plain(last_state(line)[:LIMIT])
         if self.hide is not None and self.hide.search(line):
             return False
         if self.pattern is None:
@@ -286,7 +293,7 @@ class Pane(Widget, can_focus=True):
 
     def text_of(self, raw: str) -> str:
         """A line as it is shown, harmless."""
-        return visible(raw, LIMIT)
+        return visible(last_state(raw), LIMIT)
 
     def _strip(self, raw: str, index: int, selection: Selection | None) -> Strip:
         width = self.size.width

@@ -117,7 +117,7 @@ def header(state: model.State, now: float, width: int) -> list[Line]:
             else [],
             _pair("in flight", f"{progress.in_flight:,}", "text"),
             _pair("batches", f"{progress.batch_files:,}", "text"),
-            [("retried ", "dim"), (retries, "text")] if retries else [],
+            [("sent again: ", "dim"), (retries, "text")] if retries else [],
             [("disk free ", "dim"), (size(state.host.disk_free), "text")]
             if state.host.disk_free
             else [],

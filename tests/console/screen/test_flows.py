@@ -50,12 +50,16 @@ class Driven:
             assert time.monotonic() < end, "it did not come true in time"
             await self.pilot.pause(0.02)
 
+    async def sees(self, text: str) -> None:
+        """Wait until a text is on the screen."""
+        await self.until(lambda: text in self.screen())
+
     async def keys(self, *keys: str) -> None:
         """Press them."""
         await self.pilot.press(*keys)
         await self.pilot.pause()
 
-    async def type(self, text: str) -> None:
+    async def write(self, text: str) -> None:
         """Put a text where the cursor is, as a paste would: a press a letter takes long."""
         focused = self.app.focused
         assert isinstance(focused, Input)
@@ -122,7 +126,7 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
     async with driven(rate=20.0) as one:
         await one.keys("r")
         await one.until(lambda: isinstance(one.app.screen, RestartScreen))
-        await one.type("mamba-sch")
+        await one.write("mamba-sch")
         await one.keys("tab")
         dialog = one.app.screen
         assert isinstance(dialog, RestartScreen)
@@ -132,17 +136,17 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
         await one.until(lambda: "did you mean no_buffer" in one.screen())
         dialog.query_one(Input).value = "mamba-scheduler-strategy=no_buffer"
         await one.keys("enter")
-        await one.type("mem-fraction-static=0.9")
+        await one.write("mem-fraction-static=0.9")
         await one.keys("enter")
         assert "0.85 → 0.9" in one.screen()
         await one.keys("enter")
         await one.until(lambda: "72 predicted" in one.screen())
         assert "extra_buffer → no_buffer" in one.screen()
         assert [r.dry_run for r in one.sent(Restart)] == [True]
-        await one.type("yes")
+        await one.write("yes")
         await one.keys("enter")
         assert [r.dry_run for r in one.sent(Restart)] == [True]
-        await one.type("restart")
+        await one.write("restart")
         await one.keys("enter")
         await one.until(lambda: len(one.sent(Restart)) == 2)
         asked = one.sent(Restart)[1]
@@ -164,7 +168,7 @@ async def test_a_refused_plan_stays_in_the_dialog() -> None:
     """The agent's own words, and nothing is lost of what was typed."""
     async with driven() as one:
         await one.keys("r")
-        await one.type("-context-length")
+        await one.write("-context-length")
         await one.keys("enter")
         one.story.connected = False
         await one.keys("enter")
@@ -191,7 +195,7 @@ async def test_one_gpu_needs_a_key_all_need_a_word() -> None:
         await one.until(lambda: isinstance(one.app.screen, Confirm))
         await one.keys("y", "enter")
         assert len(one.sent(Down)) == 1
-        await one.type("down")
+        await one.write("down")
         await one.keys("enter")
         await one.until(lambda: len(one.sent(Down)) == 2)
         assert one.sent(Down)[1].gpus is None
@@ -255,7 +259,7 @@ async def test_logs_side_by_side_filter_hold_and_follow() -> None:
         await one.until(lambda: all(p.count for p in one.app.screen.query(LogPane)))
         await one.keys("slash")
         await one.until(lambda: isinstance(one.app.focused, Input))
-        await one.type("prefill")
+        await one.write("prefill")
         panes = list(one.app.screen.query(LogPane))
         await one.until(lambda: all("Prefill" in line for p in panes for line in p.shown()))
         await one.keys("enter", "escape")
@@ -357,7 +361,7 @@ async def test_events_can_be_filtered() -> None:
         await one.until(lambda: pane.count >= 10)
         await one.keys("slash")
         await one.until(lambda: isinstance(one.app.focused, Input))
-        await one.type("verdict")
+        await one.write("verdict")
         await one.until(lambda: pane.count == 1)
         await one.keys("escape")
         await one.until(lambda: pane.count >= 10)
@@ -377,12 +381,12 @@ async def test_every_screen_help_and_palette_open_at_every_size() -> None:
                 ("question_mark", "Keys"),
             ):
                 await one.keys(key)
-                await one.until(lambda word=word: word in one.screen())
+                await one.sees(word)
             await one.keys("escape", "y")
             await one.until(lambda: "stoker restart ct200" in one.screen())
             await one.keys("escape", "f", "colon")
             await one.until(lambda: "Search" in one.screen() or "Restart" in one.screen())
-            await one.type("roll")
+            await one.write("roll")
             await one.until(lambda: "Roll back" in one.screen())
 
 
