@@ -47,14 +47,14 @@ def _failed(error: Exception) -> int:
     """The one line for an error that people can mend, and its exit status."""
     from console.config import ConfigError
 
-    kind = type(error).__name__
+    kinds = {kind.__name__ for kind in type(error).__mro__}
     code = 1
-    if isinstance(error, UsageError | ConfigError) or kind == "VerbError":
+    if isinstance(error, UsageError | ConfigError) or "VerbError" in kinds:
         code = USAGE
-    elif kind == "LinkError":
+    elif "LinkError" in kinds:
         code = 1 if getattr(error, "kind", "") == "refused" else UNREACHABLE
-    elif not isinstance(error, OSError) and kind != "CannotVerifyError":
-        text = f"{kind}: {error} (a mistake of ours; --debug shows where)"
+    elif not kinds & {"OSError", "CannotVerifyError"}:
+        text = f"{type(error).__name__}: {error} (a mistake of ours; --debug shows where)"
         print(f"stoker: {' '.join(text.split())}", file=sys.stderr)
         return 1
     print(f"stoker: {' '.join(str(error).split())}", file=sys.stderr)
