@@ -73,6 +73,10 @@ class LinkStatus:
     since: float
 
 
+class _SilentError(LinkError):
+    """Nothing came for too long."""
+
+
 class Client:
     """One target's link. :meth:`run` keeps it up; everything else may be called meanwhile.
 
@@ -126,7 +130,8 @@ class Client:
                 self._error = error
                 self._settled.set()
                 self._fail_calls()
-                await self._let_go(everything=error.kind != "lost" or not self._host_alive)
+                mistrusted = error.kind != "lost" or isinstance(error, _SilentError)
+                await self._let_go(everything=mistrusted or not self._host_alive)
                 if self._closing.is_set():
                     break
                 if self.agent is not None and time.monotonic() - began > 30:
@@ -186,8 +191,6 @@ class Client:
     async def close(self) -> None:
         """End the link; :meth:`run` returns."""
         self._closing.set()
-        if self._process is not None:
-            await self._process.close()
 
     # --- one session ---
 
@@ -206,12 +209,20 @@ class Client:
                 await self._greet(process, lines, marker)
         except TimeoutError:
             raise await self._place.explain_timeout(HELLO_S) from None
-        beat = asyncio.create_task(self._beat(process))
+        # Whatever ends first ends the session: over a half-open connection reading never does.
+        work = [
+            asyncio.ensure_future(self._read(process, lines)),
+            asyncio.ensure_future(self._beat(process)),
+            asyncio.ensure_future(self._closing.wait()),
+        ]
         try:
-            await self._read(lines)
+            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            beat.cancel()
-            await asyncio.gather(beat, return_exceptions=True)
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
 
     def _bridge(self, marker: str) -> list[str]:
         python = self.target.agent_python
@@ -285,7 +296,7 @@ class Client:
             self._tell("connected", f"connected to {self._name}")
         self._settled.set()
 
-    async def _read(self, lines: AsyncIterator[bytes]) -> None:
+    async def _read(self, process: Process, lines: AsyncIterator[bytes]) -> None:
         decoder = Decoder()
         async for line in lines:
             message = decoder.feed(line)
@@ -293,8 +304,7 @@ class Client:
             decoder.bad = 0
             if message is not None:
                 self._take(message)
-        assert self._process is not None
-        raise await self._ended(self._process)
+        raise await self._ended(process)
 
     def _take(self, message: Message) -> None:
         match message:
@@ -332,9 +342,8 @@ class Client:
             await asyncio.sleep(1)
             now = time.monotonic()
             if now - self._heard > QUIET_S:
-                # Half open: the connection itself can't be trusted to close.
-                await self._let_go(everything=True)
-                return
+                # Half open: the connection itself is not to be trusted any more.
+                raise _SilentError(f"{self.target.name}: silent for {QUIET_S:.0f} s", "lost")
             if now - self._said >= HEARTBEAT_S:
                 with contextlib.suppress(OSError):
                     await self._send(Heartbeat(time=time.time()))
@@ -363,8 +372,6 @@ class Client:
         return await self._place.explain(done, "starting the bridge")
 
     async def _ended(self, process: Process) -> LinkError:
-        if time.monotonic() - self._heard > QUIET_S:
-            return LinkError(f"{self.target.name}: silent for {QUIET_S:.0f} s", "lost")
         assert self._place is not None
         status = await process.wait()
         why = EXITS.get(status if status is not None else -1)

@@ -162,6 +162,8 @@ def explain_text(target: Target, host: str, text: str) -> str:
         return (
             f"sudo {there} asks for a password: allow it without one (NOPASSWD), or log in as root"
         )
+    if kind != "none" and has(f"{kind}: command not found", f"{kind}: not found"):
+        return f"there is no {kind} {there}: correct `ssh` or `hop`"
     if has("sudo: command not found", "sudo: not found"):
         return f"there is no sudo {there}: set sudo = false and log in as root"
     if target.agent_python and target.agent_python in text and has("no such file", "not found"):
@@ -181,8 +183,6 @@ def explain_text(target: Target, host: str, text: str) -> str:
             return f"container {name} {there} is stopped: `pct start {name}` there"
         if has("please run as root"):
             return f"pct {there} needs root: log in as root, or set sudo = true"
-        if has("pct: command not found", "pct: not found", "'pct': no such file"):
-            return f"there is no pct {there}: is it a Proxmox node? Else correct `hop`"
     if kind in ("docker", "podman", "incus"):
         if has("no such container", "no such object", "instance not found", "not found"):
             return f"there is no container {name} {there}: correct `hop`"

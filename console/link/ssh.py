@@ -71,11 +71,15 @@ class SshProcess:
 
     def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
         self._process = process
-        self._stderr = StderrTail(process.stderr.read)
+        self._stderr = StderrTail(lambda size: self._read(process.stderr, size))
 
     async def read(self, size: int = 1 << 16) -> bytes:
+        return await self._read(self._process.stdout, size)
+
+    @staticmethod
+    async def _read(stream: asyncssh.SSHReader[bytes], size: int) -> bytes:
         try:
-            return await self._process.stdout.read(size)
+            return await stream.read(size)
         except asyncssh.Error as error:
             raise ConnectionResetError(str(error)) from None
 

@@ -88,7 +88,7 @@ async def test_another_version_is_read_only(target: Target, workspace: Workspace
     await deploy(target)
     current = workspace.code / "current"
     other = workspace.code / "0123456789abcdef"
-    (workspace.code / os.readlink(current)).rename(other)
+    (workspace.code / current.readlink()).rename(other)
     current.unlink()
     current.symlink_to(other.name)
     async with watching(target) as watcher:
