@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Iterator
@@ -188,22 +189,43 @@ def _cached_revision(source: Source) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def _asking_nobody() -> Iterator[None]:
+    """The libraries' offline mode, which they otherwise read from the environment at import.
+
+    Without it they would knock at the hub for most of a minute before looking into the cache.
+    """
+    constants = need("huggingface_hub.constants")
+    config = need("datasets").config
+    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
+
+
 def _load(source: Source, found: Found) -> Any:
     datasets = need("datasets")
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     where = f"source {source.name}: {source.hub}"
     streaming = source.streaming and not found.offline
-    try:
-        return _retried(
-            lambda: datasets.load_dataset(
-                source.hub,
-                source.config or None,
-                split=source.split,
-                revision=found.revision or source.revision or None,
-                streaming=streaming,
-            )
+
+    def load() -> Any:
+        return datasets.load_dataset(
+            source.hub,
+            source.config or None,
+            split=source.split,
+            revision=found.revision or source.revision or None,
+            streaming=streaming,
         )
+
+    try:
+        if found.offline:
+            with _asking_nobody():
+                return load()
+        return _retried(load)
     except Exception as error:
         if found.offline:
             raise RecipeError(

@@ -67,10 +67,12 @@ def open_sources(recipe: Recipe, base: Path, say: Say) -> list[Opened]:
     opened: list[Opened] = []
     # The hub's answers for all sources before the first row of any: a set that is not granted
     # should not show up after an hour.
+    offline = False
     for source in recipe.sources:
         one = Opened(source)
         if source.hub:
-            one.found = hub.check(source)
+            one.found = hub.Found(offline=True) if offline else hub.check(source)
+            offline = one.found.offline
             if one.found.offline:
                 say(f"{source.name}: the hub cannot be reached; using what is cached")
             elif source.revision != one.found.revision:

@@ -184,8 +184,8 @@ def fix_schema(schema: Any, notes: Notes, depth: int = 0) -> Any:
 
 def _fix_type(value: Any, notes: Notes) -> dict[str, Any]:
     if isinstance(value, list):
-        schema = _union([_fix_type(v, notes) for v in value if isinstance(v, str)])
-        return schema if value else {}
+        named = [_fix_type(v, notes) for v in value if isinstance(v, str)]
+        return _union(named) if named else {}
     if not isinstance(value, str):
         notes.add("schema_repaired")
         return {}
