@@ -17,9 +17,10 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from console import model, prefs, themes
+from console import away, model, prefs, themes
 from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
 from console.feed import Connect, Feed, FeedError, connect_agent
+from console.screens.away import AwayScreen
 from console.screens.base import StokerScreen
 from console.screens.config import ConfigScreen
 from console.screens.confirm import Confirm
@@ -39,6 +40,7 @@ from remote.protocol import (
     History,
     Message,
     Plan,
+    ReadEvents,
     ReadHistory,
     Request,
     Result,
@@ -140,6 +142,9 @@ class StokerApp(App[None], inherit_bindings=False):
         self._remember = remember
         self._prefs = prefs.read() if remember else prefs.Prefs()
         self._wish = theme or self._prefs.theme
+        self._seen = self._prefs.seen.get(name)
+        """Where things stood when this target was last looked at."""
+        self._greeted = False
 
     # --- life ---
 
@@ -215,6 +220,10 @@ class StokerApp(App[None], inherit_bindings=False):
     def _heard(self, message: Message) -> None:
         self.state = model.reduce(self.state, message, self.now())
         if isinstance(message, Snapshot):
+            if not self._greeted:
+                self._greeted = True
+                if away.worth_telling(self._seen, self.state):
+                    self.spawn(self.tell_away(asked=False))
             self.recent.add(self.state)
             if self.pan == 0:
                 self.window.add(self.state)
@@ -376,6 +385,8 @@ class StokerApp(App[None], inherit_bindings=False):
         match name:
             case "fleet" | "logs" | "config" | "run" | "events":
                 await self.go(name)
+            case "since":
+                await self.tell_away(asked=True)
             case "help":
                 await self.push_screen(HelpScreen(self.current_mode))
             case "line":
@@ -401,6 +412,19 @@ class StokerApp(App[None], inherit_bindings=False):
             case _ if action.request is not None:
                 await self.confirm_and_send(action)
         self._soon()
+
+    async def tell_away(self, *, asked: bool) -> None:
+        """What happened since the last look; without being asked only where there is something."""
+        seen = self._seen
+        if seen is None or seen.time <= 0:
+            if asked:
+                self.say("this target was never looked at from here before")
+            return
+        await self.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
+        fresh = [e for e in self.state.events if e.id > seen.event]
+        found = away.account(seen, self.state, fresh)
+        if found and (asked or len(self.screen_stack) == 1):
+            await self.push_screen(AwayScreen(away.title(seen, self.state), found))
 
     async def go(self, mode: str) -> None:
         """Bring a screen to the front."""

@@ -243,7 +243,7 @@ def test_nothing_up_and_nothing_running_are_said_with_a_key() -> None:
 
 def test_the_verdict_names_what_holds_the_run_back() -> None:
     """Once, also where its own sentence does not."""
-    state = replace(told()[1], verdict=Verdict(0, "1.9 prompts/s", bound_by="KV cache"))
+    state = replace(told()[1], verdict=Verdict(NOW, "1.9 prompts/s", bound_by="KV cache"))
     texts = [n.text for n in model.notices(state, NOW)]
     assert texts == ["1.9 prompts/s. Held back by KV cache"]
 

@@ -1,0 +1,85 @@
+"""What is told to one who comes back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from console import away, prefs
+from console.app import StokerApp
+from console.model import Link, State, reduce
+from console.prefs import Prefs, Seen
+from console.screens.away import AwayScreen
+from remote.protocol import Event
+from tests.console.screen.story import BEGAN, Story, connect
+
+
+def told(story: Story) -> State:
+    """The state after the story's snapshot."""
+    return reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+
+
+def test_deaths_alerts_swaps_and_drift_are_told_worst_first() -> None:
+    """A night on one panel."""
+    story = Story(lambda _: None, lambda _: None)
+    state = told(story)
+    night = 8 * 3600
+    seen = Seen(state.time - night, 10, int(story.done) - 20_000, 2.0, state.time + 3_600)
+    events = [
+        Event(11, state.time - 7_000, "server.failed", "error", "GPU 3: out of memory", 3),
+        Event(12, state.time - 6_000, "server.failed", "error", "GPU 3: out of memory", 3),
+        Event(13, state.time - 5_990, "server.restart", "info", "GPU 3: starting again in 5 s", 3),
+        Event(14, state.time - 5_000, "alert", "error", "ETA 208 h, over the 48 h allowed"),
+        Event(15, state.time - 5_000, "alert", "error", "ETA 208 h, over the 48 h allowed"),
+        Event(16, state.time - 4_000, "swap.done", "info", "37 → 72 slots", None, "kim"),
+        Event(17, state.time - 3_000, "action", "info", "run pause", None, "kim"),
+    ]
+    found = away.account(seen, state, events)
+    texts = [n.text for n in found]
+    assert texts[0] == "2 server deaths: GPU 3 ×2"
+    assert texts.count("ETA 208 h, over the 48 h allowed") == 1
+    assert any("swap: 37 → 72 slots" in t for t in texts)
+    assert any("kim: run pause" in t for t in texts)
+    assert any("20,000 prompts were done, 0.69/s (it was 2.00/s)" in t for t in texts)
+    assert any("later than it looked then" in t for t in texts)
+    assert [n.level for n in found] == sorted(
+        (n.level for n in found), key=["error", "warning", "good", "info"].index
+    )
+
+
+def test_a_short_absence_is_not_worth_a_panel() -> None:
+    """Nor is a first look."""
+    state = told(Story(lambda _: None, lambda _: None))
+    assert not away.worth_telling(None, state)
+    assert not away.worth_telling(Seen(state.time - 10), state)
+    assert away.worth_telling(Seen(state.time - 1_000), state)
+
+
+async def until(pilot: Pilot[None], true: object) -> None:
+    """Wait for a condition."""
+    for _ in range(500):
+        if true():  # type: ignore[operator]
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it did not come true in time")
+
+
+async def test_the_panel_comes_by_itself_after_a_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next look starts from this one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    now = time.time()
+    prefs.write(Prefs(seen={"ct200": Seen(now - 30_000, 2, 1_000, 1.9, now + 3_600)}))
+    app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, AwayScreen))
+        await pilot.press("space")
+        await until(pilot, lambda: not isinstance(app.screen, AwayScreen))
+        await pilot.press("w")
+        await until(pilot, lambda: isinstance(app.screen, AwayScreen))
+    assert prefs.read().seen["ct200"].time >= now
