@@ -362,7 +362,8 @@ _SIGNS: tuple[_Sign, ...] = (
     _sign(
         r"(?:is not a local folder and is not a valid model identifier"
         r"|does not appear to have a file named config\.json"
-        r"|Repository Not Found|GatedRepoError|LocalEntryNotFoundError)",
+        r"|Repository Not Found|GatedRepoError|LocalEntryNotFoundError"
+        r"|Cannot find any model weights)",
         "model",
         "the model cannot be read: check `model`, and HF_TOKEN where it is gated",
         8,
@@ -578,6 +579,7 @@ _WORDS = (
     "leak",
     "model identifier",
     "config.json",
+    "model weights",
     "Repository",
     "No module",
     "context_length",

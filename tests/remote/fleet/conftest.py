@@ -157,6 +157,17 @@ class Site:
                 await fleet.close()
         self.fleets = [(f, t) for f, t in self.fleets if f is not fleet]
 
+    async def end_all(self) -> None:
+        """Nothing is left running."""
+        for fleet, _ in list(self.fleets):
+            await self.close(fleet)
+        for gpu in range(8):
+            folder = Folder(Workspace(self.root).server(gpu))
+            launch = folder.launch()
+            running = folder.running(launch.launch) if launch is not None else None
+            if launch is not None and running is not None and running.identity is not None:
+                assert processes.end_tree(running.identity, launch.launch) == []
+
     async def all_are(self, fleet: Fleet, state: str, seconds: float = 20.0) -> None:
         await until(
             lambda: all(s.state == state for s in fleet.states()),
@@ -173,11 +184,4 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     shutil.copy(Path(__file__).with_name("fake_server.py"), package / "launch_server.py")
     made = Site(root=tmp_path, base=free_base(3), gpus=2)
     yield made
-    for fleet, _ in list(made.fleets):
-        await made.close(fleet)
-    for gpu in range(made.gpus):
-        folder = Folder(Workspace(tmp_path).server(gpu))
-        launch = folder.launch()
-        running = folder.running(launch.launch) if launch is not None else None
-        if launch is not None and running is not None and running.identity is not None:
-            assert processes.end_tree(running.identity, launch.launch) == []
+    await made.end_all()
