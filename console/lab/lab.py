@@ -207,6 +207,10 @@ class Lab:
             folder = Path(tempfile.mkdtemp(prefix="stoker-lab-", dir=_temporary()))
         else:
             folder = self.options.folder.expanduser()
+            path = str(folder.resolve())
+            if not path.isascii() or not path.isprintable() or set(path) & set('"%\\'):
+                # Command lines travel as ASCII, and OpenSSH's configuration has no escapes.
+                raise LabError(f'--dir {folder}: plain ASCII is needed, without ", % and \\')
             if folder.is_dir() and any(folder.iterdir()) and not (folder / "lab.lock").exists():
                 raise LabError(f"{folder} is not empty and no lab: name another --dir")
             try:

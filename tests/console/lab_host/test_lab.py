@@ -71,7 +71,8 @@ async def test_up_and_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_cut(tmp_path: Path) -> None:
     """Every connection drops at once, what runs goes on, and a new connection works."""
-    async with Lab(Options(gpus=1, count=1, folder=tmp_path, s3=False)) as lab:
+    folder = tmp_path / "a 'lab' for $5"
+    async with Lab(Options(gpus=1, count=1, folder=folder, s3=False)) as lab:
         connection = await asyncssh.connect("lab", config=[str(lab.target.ssh_config)])
         process = await connection.create_process("pct exec 200 -- sh -c 'echo $$; sleep 300'")
         pid = int(await process.stdout.readline())
@@ -132,6 +133,9 @@ async def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "mine/letter.txt").write_text("dear")
     with pytest.raises(LabError, match="not empty and no lab"):
         await Lab(Options(folder=tmp_path / "mine")).up()
+    for name in ("lab ä", 'lab "x"', "lab %h"):
+        with pytest.raises(LabError, match="plain ASCII is needed"):
+            await Lab(Options(folder=tmp_path / name)).up()
     missing = Options(folder=tmp_path / "a", prompts=tmp_path / "none.jsonl", s3=False)
     with pytest.raises(LabError, match=r"none\.jsonl: No such file"):
         async with Lab(missing):
