@@ -263,7 +263,7 @@ class Fleet:
     async def _find_foreign(self) -> list[str]:
         lines: list[str] = []
         free = [s for s in self._all() if not s.alive and not s.held]
-        found = await asyncio.to_thread(processes.listeners, [s.port for s in free])
+        found = await asyncio.to_thread(_who_serves, [s.port for s in free]) if free else {}
         for server in free:
             pid = found.get(server.port)
             main = processes.identify(pid) if pid is not None else None
@@ -644,10 +644,18 @@ class Fleet:
         warnings += dialect.changed_meanings(new, is_new)
         for server in servers:
             if server.foreign is not None and server.alive and server.main is not None:
+                other = server.foreign.model not in (None, self._spec.fleet.model)
                 warnings.append(
                     f"GPU {server.gpu}: pid {server.main.pid} was not started by Stoker and will "
                     "be ended; the next server there is Stoker's"
+                    + (f", with another model than its {server.foreign.model}" if other else "")
                 )
+                if not server.foreign.is_sglang:
+                    raise FleetError(
+                        f"GPU {server.gpu}: port {server.port} belongs to "
+                        f"{describe(server.main.pid)}, which is no SGLang server: end it, or move "
+                        "base_port"
+                    )
         prediction = self._predict(new, is_new)
         swap = Swap(
             id=0,
@@ -781,14 +789,23 @@ def _look_at(main: Identity, catalogue: Catalogue | None) -> Foreign:
     argv = processes.command(main.pid)
     model, _ = sglang_flags.model_and_port(argv)
     return Foreign(
-        argv=argv,
+        argv=sglang_flags.masked(argv),
         owner=processes.owner(main.pid),
-        flags=sglang_flags.from_argv(argv, catalogue),
+        flags=sglang_flags.own_flags(argv, catalogue),
         model=model,
         log=processes.log_file(main.pid),
         is_sglang=sglang_flags.is_server_argv(argv),
         started_at=processes.started_at(main.pid),
     )
+
+
+def _who_serves(ports: list[int]) -> dict[int, int | None]:
+    """Who has each of these ports, or is an SGLang server that will have it once it is loaded."""
+    loading = {
+        sglang_flags.model_and_port(argv)[1]: pid
+        for pid, argv in processes.commands(sglang_flags.is_server_argv).items()
+    }
+    return {**{p: loading[p] for p in ports if p in loading}, **processes.listeners(ports)}
 
 
 def _read_model(path: str) -> capacity.Model | None:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import psutil
@@ -93,6 +93,18 @@ def command(pid: int) -> list[str]:
         return psutil.Process(pid).cmdline()
     except (psutil.Error, OSError):
         return []
+
+
+def commands(wanted: Callable[[list[str]], bool]) -> dict[int, list[str]]:
+    """Processes whose command line is wanted: pid → command. Wrappers of one (``uv run``,
+    ``sudo``) give way to what they run. Blocking."""
+    found: dict[int, tuple[int, list[str]]] = {}
+    for one in psutil.process_iter(["cmdline", "ppid", "status"]):
+        argv = one.info["cmdline"] or []
+        if argv and one.info["status"] != psutil.STATUS_ZOMBIE and wanted(argv):
+            found[one.pid] = (one.info["ppid"], argv)
+    wrappers = {parent for parent, _ in found.values()}
+    return {pid: argv for pid, (_, argv) in found.items() if pid not in wrappers}
 
 
 def owner(pid: int) -> str:

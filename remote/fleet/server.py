@@ -154,6 +154,19 @@ class Server:
         self._started_at = running.began
         return self.main is not None
 
+    def note_foreign(self) -> None:
+        """Keep what a foreign server gave, to compare with, and to go back to. Blocking."""
+        if self.foreign is not None:
+            self.folder.write_ready(
+                Ready(
+                    launch="",
+                    at=time.time(),
+                    start_seconds=0.0,
+                    flags=self.foreign.flags,
+                    max_running=self.max_running,
+                )
+            )
+
     def settle(self) -> None:
         """The swap that started this launch is through with it. Blocking."""
         if self.launch is not None:

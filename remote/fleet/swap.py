@@ -304,6 +304,7 @@ class Swapper:
             return "skipped", "it does not run"
         slots = server.max_running
         await asyncio.to_thread(self._ops.want, server, "swap")
+        await asyncio.to_thread(server.note_foreign)
         self._ops.dispatch(server, "pause")
         left = self._ops.left(server)
         return "done", (

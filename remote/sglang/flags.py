@@ -126,6 +126,25 @@ def _guess(word: str) -> str | int | float:
     return word
 
 
+def masked(argv: list[str]) -> list[str]:
+    """A command line with the keys on it hidden."""
+    shown: list[str] = []
+    hide = False
+    for word in argv:
+        name, equals, _ = word.removeprefix("--").partition("=")
+        secret = word.startswith("--") and name.replace("_", "-") in SECRET
+        shown.append("***" if hide else f"--{name}=***" if secret and equals else word)
+        hide = secret and not equals
+    return shown
+
+
+def own_flags(argv: list[str], catalogue: Catalogue | None = None) -> Flags:
+    """The flags of a command line as a server of the fleet could take them over: without model
+    and port, which follow from the fleet, and without keys."""
+    flags = from_argv(argv, catalogue)
+    return {name: value for name, value in flags.items() if name not in (*OWN, *SECRET)}
+
+
 def typed(value: FlagValue) -> FlagValue:
     """A value that may have come as text (``"0.90"``, ``"true"``) as what it looks like."""
     if isinstance(value, str):

@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--mamba-scheduler-strategy", default="auto")
     parser.add_argument("--mem-fraction-static", type=float)
     parser.add_argument("--enable-metrics", action="store_true")
+    parser.add_argument("--api-key")
     parser.add_argument("--fake-load", type=float, default=0.0)
     parser.add_argument("--fake-slots", type=int, default=72)
     parser.add_argument("--fake-old-slots", type=int, default=37)

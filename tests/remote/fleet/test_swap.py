@@ -14,7 +14,7 @@ from remote.fleet import plan
 from remote.fleet.fleet import Fleet, FleetError
 from remote.protocol import Epoch, Flags, Plan, Swap, SwapStep
 from tests.remote.fleet.conftest import Site, until
-from tests.remote.fleet.test_fleet import chat, pid_of
+from tests.remote.fleet.test_fleet import by_hand, chat, pid_of
 
 OLD: Flags = {"mamba-scheduler-strategy": "extra_buffer", "mem-fraction-static": 0.85}
 
@@ -209,6 +209,52 @@ async def test_a_new_agent_goes_on_putting_back(site: Site) -> None:
     assert ended.state == "rolled back"
     assert other.infos()[0].epoch == 1
     assert other.states()[0].state == "ready"
+
+
+async def test_a_foreign_server_is_taken_over_by_a_restart(site: Site) -> None:
+    site.gpus = 1
+    flags = ("--mamba-scheduler-strategy", "extra_buffer", "--mem-fraction-static", "0.85")
+    hand = by_hand(site, site.root / "hand.log", *flags, "--fake-load", "1")
+    try:
+        spec = site.spec(mamba_scheduler_strategy="no_buffer")
+        fleet = site.fleet(spec)
+        # It is seen while it loads, before its port is open.
+        await until(lambda: fleet.states()[0].state == "foreign")
+        assert fleet.infos()[0].pid == hand.pid
+        await until(lambda: fleet.infos()[0].max_running == 37)
+        planned = fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=None)
+        wanted = f"pid {hand.pid} was not started by Stoker and will be ended"
+        assert any(wanted in line for line in planned.warnings)
+        new = site.epoch(spec, 2)
+        ended = await fleet.swap(begin(planned), old=None, new=new, save=Journal())
+        assert ended.state == "done", ended
+        assert "37 → 72 slots" in ended.text
+        assert await asyncio.to_thread(hand.wait) == -9
+        assert fleet.infos()[0].pid != hand.pid
+        assert fleet.infos()[0].epoch == 2
+    finally:
+        hand.kill()
+        await asyncio.to_thread(hand.wait)
+
+
+async def test_a_foreign_servers_flags_come_back_where_ours_fail(site: Site) -> None:
+    site.gpus = 1
+    hand = by_hand(site, site.root / "hand.log", "--mem-fraction-static", "0.85", "--api-key", "x")
+    try:
+        spec = site.spec(fake_die="weights")
+        fleet = site.fleet(spec)
+        await until(lambda: fleet.infos()[0].max_running == 37)
+        assert "x" not in fleet.infos()[0].argv
+        assert fleet.infos()[0].flags == {"mem-fraction-static": 0.85}
+        planned = fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=None)
+        new = site.epoch(spec, 2)
+        ended = await fleet.swap(begin(planned), old=None, new=new, save=Journal())
+        assert ended.state == "rolled back", ended
+        assert fleet.infos()[0].flags == {"mem-fraction-static": 0.85}
+        assert fleet.states()[0].state == "ready"
+    finally:
+        hand.kill()
+        await asyncio.to_thread(hand.wait)
 
 
 async def test_a_plan_needs_servers_and_known_flags(site: Site) -> None:

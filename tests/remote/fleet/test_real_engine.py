@@ -1,0 +1,178 @@
+"""The fleet over the real SGLang on a CPU with a tiny model. Run by hand, not in every check:
+
+    STOKER_REAL_SGLANG=/path/to/venv/bin/python STOKER_REAL_MODEL=/path/to/model \\
+    STOKER_REAL_ENV=/path/to/env.sh pytest tests/remote/fleet/test_real_engine.py
+
+The env script exports what SGLang needs without a GPU (``SGLANG_USE_CPU_ENGINE=1`` and what
+stands in for the GPU libraries on ``PYTHONPATH``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from remote.fleet import identity, installed
+from remote.fleet.fleet import Fleet
+from remote.protocol import Flags, FleetSpec, TargetSpec
+from remote.sglang import source
+from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, free_base, until
+from tests.remote.fleet.test_fleet import pid_of
+from tests.remote.fleet.test_swap import Journal, begin
+
+PYTHON = os.environ.get("STOKER_REAL_SGLANG", "")
+MODEL = os.environ.get("STOKER_REAL_MODEL", "")
+ENV = os.environ.get("STOKER_REAL_ENV", "")
+
+pytestmark = [
+    pytest.mark.skipif(not PYTHON, reason="STOKER_REAL_SGLANG names no Python with SGLang"),
+    pytest.mark.timeout(600),
+]
+
+FLAGS: Flags = {
+    "served-model-name": "tiny",
+    "device": "cpu",
+    "attention-backend": "torch_native",
+    "sampling-backend": "pytorch",
+    "disable-cuda-graph": True,
+    "dtype": "float32",
+    "max-total-tokens": 65536,
+    "max-running-requests": 16,
+    "context-length": 4096,
+    "enable-metrics": True,
+}
+REAL = replace(FAST, tick=0.5, loads=1.0, metrics=1.0, term=12.0, stall=30.0)
+
+
+def real_site(tmp_path: Path) -> tuple[Site, TargetSpec]:
+    site = Site(root=tmp_path, base=free_base(1), gpus=1, run=FakeRun(), events=Events())
+    spec = TargetSpec(
+        name="real",
+        workspace=str(tmp_path),
+        python=PYTHON,
+        env_script=ENV,
+        fleet=FleetSpec(model=MODEL, gpus=1, base_port=site.base, flags=FLAGS, drain_seconds=20.0),
+    )
+    return site, spec
+
+
+async def chat(fleet: Fleet, **more: object) -> tuple[int, dict[str, object]]:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi there"}], **more}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{fleet.url(0)}/v1/chat/completions", json=body) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+async def test_the_real_engine(tmp_path: Path) -> None:
+    site, spec = real_site(tmp_path)
+    try:
+        await _through_its_life(site, spec)
+    finally:
+        await site.end_all()
+
+
+async def _through_its_life(site: Site, spec: TargetSpec) -> None:
+    fleet = site.fleet(spec, REAL)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+
+    # Flags come from its own parser, and the source says the same of all of them.
+    assert fleet.catalogue is not None
+    assert fleet.catalogue.source == "parser"
+    which = await installed.find(PYTHON, dict(os.environ))
+    assert which is not None
+    read = {f.name: f for f in source.read(Path(which.folder), which.version).flags}
+    asked = {f.name: f for f in fleet.catalogue.flags}
+    assert set(read) == set(asked)
+    differ = [
+        name
+        for name, flag in asked.items()
+        if (flag.kind, flag.many, set(flag.aliases))
+        != (read[name].kind, read[name].many, set(read[name].aliases))
+    ]
+    assert len(differ) < 6, differ
+
+    # Phases from the real log, ready at the right moment.
+    phases: list[str] = []
+
+    def ready() -> bool:
+        state = fleet.states()[0]
+        assert state.state != "failed", state
+        if not phases or phases[-1] != state.phase:
+            phases.append(state.phase)
+        return state.state == "ready"
+
+    await until(ready, 240)
+    assert phases[0] == "importing"
+    assert phases[-1] == ""
+    status, _ = await chat(fleet, max_tokens=4)
+    assert status == 200
+    info = fleet.infos()[0]
+    assert (info.max_running, info.kv_tokens) == (16, 65536)
+    assert len(fleet.server(0).core) == 2
+    log = Path(info.log).read_text(errors="replace")
+    assert "GET /v1/loads" not in log
+
+    # Tokens, by its counters.
+    asked_for = [asyncio.create_task(chat(fleet, max_tokens=3000)) for _ in range(8)]
+    await until(lambda: fleet.states()[0].running == 8)
+    await until(lambda: (fleet.states()[0].gen_tok_s or 0) > 1)
+    assert fleet.states()[0].lights.tokens
+
+    # A swap of real flags under load: what runs is aborted after the bound, nothing is lost.
+    changes: Flags = {"max-running-requests": 24}
+    planned = fleet.plan(
+        current=site.epoch(spec), set_flags=changes, unset_flags=[], strategy="rolling", gpus=None
+    )
+    assert planned.diff == ["max-running-requests 16 → 24"]
+    new, _ = fleet.new_flags(site.epoch(spec), changes, [])
+    began = time.monotonic()
+    ended = await fleet.swap(
+        begin(planned),
+        old=site.epoch(spec),
+        new=msgspec.structs.replace(site.epoch(spec), id=2, flags=new),
+        save=Journal(),
+    )
+    assert ended.state == "done", ended
+    assert "16 → 24 slots" in ended.text
+    answers = await asyncio.gather(*asked_for)
+    assert {status for status, _ in answers} == {200}
+    print(f"swap in {time.monotonic() - began:.1f} s: {ended.text}")
+
+    # Its scheduler is killed: seen, explained, started again.
+    server = fleet.server(0)
+    main = pid_of(fleet, 0)
+    child = next(p for p in server.tree if p.pid in server.core)
+    os.kill(child.pid, signal.SIGKILL)
+    await until(lambda: site.events.texts("server.failed"), 15)
+    assert "SIGKILL" in site.events.texts("server.failed")[0]
+    await until(lambda: fleet.states()[0].state == "ready" and pid_of(fleet, 0) != main, 240)
+
+    # A refused request leaks on its books, and its drain would never end: it is stopped all
+    # the same, within the bound.
+    status, _ = await chat(fleet, max_tokens=4, temperature=-3)
+    assert status == 400
+    tree = list(fleet.server(0).tree)
+    began = time.monotonic()
+    await fleet.down(None, who="ann")
+    took = time.monotonic() - began
+    assert took < REAL.term + 10
+    assert all(identity.birth(p.pid) != p.birth for p in tree)
+    print(f"stopped after a refused request in {took:.1f} s")
+
+    # Flags that it refuses.
+    spec = msgspec.structs.replace(
+        spec, fleet=msgspec.structs.replace(spec.fleet, flags={**FLAGS, "dtype": "float99"})
+    )
+    fleet.spec = spec
+    with pytest.raises(Exception, match="dtype cannot be 'float99'"):
+        await fleet.up(None, epoch=site.epoch(spec), who="ann")
