@@ -179,6 +179,8 @@ def compose(prompt: Sequence[int], variant: int, style: Style) -> Plan:
         style.must_call or rng.random() < (0.25 if style.after_tool else 0.88)
     )
     if calls:
+        if not style.thinking:
+            pieces += [opening, _piece("\n\n")]
         for n in range(1 + (rng.random() < 0.12)):
             tool = rng.choice(style.tools)
             pieces.append(_piece(("\n" if n else "") + call_text(tool, rng, style.words)))
@@ -265,8 +267,9 @@ def answer(
     if not partial:
         return compose(prompt, variant or 0, style)
     text = tokenizer().decode(partial, skip_special=False)
+    opened = style.thinking or style.schema is None
     for candidate in range(VARIANTS):
-        if not _begins(candidate, text):
+        if opened and not _begins(candidate, text):
             continue
         plan = compose(prompt, candidate, style)
         rest = plan.after_ids(partial) or plan.after_text(text)

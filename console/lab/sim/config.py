@@ -15,6 +15,16 @@ from typing import Any, Literal
 from console.lab.sim import capacity
 from console.lab.sim.settings import Version
 
+FIELD_NAMES = {
+    "tensor_parallel_size": "tp_size",
+    "data_parallel_size": "dp_size",
+    "pipeline_parallel_size": "pp_size",
+    "expert_parallel_size": "ep_size",
+    "attention_context_parallel_size": "attn_cp_size",
+    "moe_data_parallel_size": "moe_dp_size",
+}
+"""Fields of ``ServerArgs`` that are not called like their option."""
+
 SM120_BACKENDS: dict[str, tuple[str, ...]] = {
     "0.5.12": ("triton", "trtllm_mha", "fa4", "flashinfer"),
     "0.5.23": ("triton", "trtllm_mha", "flashinfer"),
@@ -144,10 +154,10 @@ def resolve(args: argparse.Namespace, version: Version, memory_mib: int) -> Conf
             "max_position_embeddings in the model's config. To allow overriding this maximum, "
             "set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
         )
-    for name in ("tp_size", "pp_size", "dp_size"):
-        if (getattr(args, name, 1) or 1) != 1:
+    for name, field in FIELD_NAMES.items():
+        if (getattr(args, name, None) or getattr(args, field, None) or 1) != 1:
             raise ArgumentsError(
-                f"ValueError: the simulated container has one card a server: {name} must be 1"
+                f"ValueError: the simulated container has one card a server: {field} must be 1"
             )
     fraction = args.mem_fraction_static
     if fraction is None:
@@ -211,7 +221,11 @@ def fields(config: Config) -> dict[str, Any]:
 
     0.5.12 shows them as they were given (and completed early); 0.5.23 as they were resolved.
     """
-    values = {name: value for name, value in vars(config.args).items() if not name.startswith("_")}
+    values = {
+        FIELD_NAMES.get(name, name): value
+        for name, value in vars(config.args).items()
+        if not name.startswith("_")
+    }
     values.pop("config", None)
     values.update(
         tokenizer_path=values.get("tokenizer_path") or config.model,

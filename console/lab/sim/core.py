@@ -393,9 +393,12 @@ class Core:
         self.metrics.aborted += 1
         if self.frozen:
             return
-        for other, entry in list(self.open.items()):
-            if entry is not None and (everything or other.startswith(rid)):
-                self.engine.abort(entry.work, self.now())
+        named = [
+            entry.work
+            for other, entry in self.open.items()
+            if entry is not None and (everything or other.startswith(rid))
+        ]
+        self.engine.abort(named, self.now())
         self._rearm()
 
     # --- health ---

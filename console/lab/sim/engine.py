@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -249,22 +249,24 @@ class Engine:
         self.advance(now)
         return True
 
-    def abort(self, work: Work, now: float) -> bool:
-        """End a request where it stands; True where it was still queued."""
+    def abort(self, works: Iterable[Work], now: float) -> None:
+        """End requests where they stand, at one stroke: none of them takes another's place.
+
+        One that was still queued has no ``first_token``.
+        """
         self.advance(now)
-        if work.state == "over":
-            return False
-        queued = work.state == "queued"
-        if queued:
-            self.waiting.remove(work)
-        elif work.state == "prefill":
-            if self._chunked is work:
+        gone = [work for work in works if work.state != "over"]
+        for work in gone:
+            if work.state == "queued":
+                self.waiting.remove(work)
+            elif work.state == "running":
+                self._leave(work)
+            elif self._chunked is work:
                 self._chunked = None
-            self._batch = [other for other in self._batch if other is not work]
-        else:
-            self._leave(work)
-        self._end(work, "abort")
-        return queued
+            else:
+                self._batch = [other for other in self._batch if other is not work]
+            self._end(work, "abort")
+        self.advance(now)
 
     def skip(self, now: float) -> None:
         """Time passed in which nothing happened (the process was stopped)."""

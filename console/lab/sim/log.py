@@ -36,7 +36,7 @@ def say(message: str) -> None:
 
 def uvicorn(message: str, level: str = "INFO") -> None:
     """One of uvicorn's lifecycle lines (standard error)."""
-    write(ERR, f"{stamp()} {level + ':':<9}{message}\n".replace(":    ", ":     ", 1))
+    write(ERR, f"{stamp()} {level}:{' ' * (8 - len(level))} {message}\n")
 
 
 _PHRASES = {

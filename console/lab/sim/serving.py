@@ -57,13 +57,13 @@ class Serving:
         except OSError as exc:
             return await self._port_taken(exc)
         log.uvicorn(f"Uvicorn running on http://{conf.host}:{conf.port} (Press CTRL+C to quit)")
-        tasks = [
-            loop.create_task(work()) for work in (self._watch, self._warm_up, self._drain_watch)
-        ]
         stopped = loop.create_task(self._stop.wait())
-        await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
+        pending: set[asyncio.Task[object]] = {stopped}
+        for work in (self._watch, self._warm_up, self._drain_watch):
+            pending.add(loop.create_task(work()))
+        while not stopped.done():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
                 task.result()
         log.uvicorn("Shutting down")
         await site.stop()
