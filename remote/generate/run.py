@@ -80,7 +80,9 @@ class Run:
         self._client = Client(headers)
         self._session = secrets.token_hex(4)
         """Begins every request id, so that a killed run's requests are not in the way."""
-        self._servers: dict[str, Server] = {url: Server(url) for url in settings.servers}
+        self._servers: dict[str, Server] = {
+            url: Server(url, wanted=settings.concurrency) for url in settings.servers
+        }
         self._control: control.Control | None = None
         self._control_stamp = self._stamp()
         self._mode: RunStatus = "running"
