@@ -101,3 +101,34 @@ def processes(lab: Path, vmid: int | None = None) -> Iterator[psutil.Process]:
                 continue
             if vmid is None or marks.get("STOKER_CONTAINER") == str(vmid):
                 yield process
+
+
+def end_all(folder: Path, patience: float = 1.0) -> None:
+    """End every process started in the lab in this folder: the agent first, lest it mends."""
+    found = list(processes(folder))
+    agents = [process for process in found if is_module(process, "remote.agent")]
+    _end(agents, patience)
+    for _ in range(3):  # what was just being started is found the next time
+        found = list(processes(folder))
+        if not found:
+            return
+        _end(found, patience)
+
+
+def is_module(process: psutil.Process, name: str) -> bool:
+    """Whether it runs ``python -m NAME``."""
+    with contextlib.suppress(psutil.Error):
+        return name in process.cmdline()
+    return False
+
+
+def _end(found: list[psutil.Process], patience: float) -> None:
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+            process.terminate()
+    _, alive = psutil.wait_procs(found, patience)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, 5)

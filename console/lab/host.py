@@ -8,7 +8,8 @@ and configuration are never looked at.
 
 ``python -m console.lab.host LAB_FOLDER`` serves until it is terminated or its standard input
 ends; the first line on standard output is the port. SIGUSR1 drops every connection at once, as a
-failing network does.
+failing network does. When it leaves, everything in its containers ends, as it does when a real
+host is switched off.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import errno
 import logging
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +34,7 @@ from typing import IO, Any, cast
 import asyncssh
 from asyncssh.constants import EXTENDED_DATA_STDERR
 
-from console.lab import pct
+from console.lab import container, pct
 
 ALIAS = "lab"
 """How the client configuration names the host."""
@@ -441,8 +443,11 @@ class _Output(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-async def serve(lab: Path, port: int) -> None:
-    """Serve until SIGTERM, SIGINT or the end of standard input."""
+async def serve(lab: Path, port: int, *, temporary: bool = False) -> None:
+    """Serve until SIGTERM, SIGINT or the end of standard input; then end what runs in the lab.
+
+    A ``temporary`` lab's folder is removed then.
+    """
     host = await start(lab, port=port)
     print(host.port, flush=True)
     loop = asyncio.get_running_loop()
@@ -460,6 +465,9 @@ async def serve(lab: Path, port: int) -> None:
     threading.Thread(target=watch_stdin, daemon=True).start()
     await leave.wait()
     await host.close()
+    await asyncio.to_thread(container.end_all, lab)
+    if temporary:
+        await asyncio.to_thread(shutil.rmtree, lab, ignore_errors=True)
 
 
 def main() -> None:
@@ -467,9 +475,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m console.lab.host", description=__doc__)
     parser.add_argument("lab", type=Path, help="the lab's folder")
     parser.add_argument("--port", type=int, default=0, help="a free one by default")
+    parser.add_argument("--temporary", action="store_true", help="remove the folder at the end")
     options = parser.parse_args()
     logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
-    asyncio.run(serve(options.lab.resolve(), options.port))
+    asyncio.run(serve(options.lab.resolve(), options.port, temporary=options.temporary))
 
 
 if __name__ == "__main__":

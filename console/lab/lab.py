@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import psutil
 
 from console import config
 from console.config import ConfigError, Settings, Target
@@ -165,7 +164,7 @@ class Lab:
         )
         try:
             host_port, s3_port = await asyncio.gather(
-                self._serve("host", ["console.lab.host", str(self.folder)], known.host),
+                self._serve("host", self._host_module(), known.host),
                 self._serve_s3(known.s3),
             )
             python = (await prepared)[0]
@@ -264,6 +263,11 @@ class Lab:
             raise LabError(f"--prompts {own}: {error.strerror}") from None
         part.replace(self.prompts)
 
+    def _host_module(self) -> list[str]:
+        """The host is the last to go: when this process is killed it ends what runs inside."""
+        gone = ["--temporary"] if self._temporary and not self.options.keep else []
+        return ["console.lab.host", str(self.folder), *gone]
+
     async def _serve_s3(self, port: int | None) -> int | None:
         if not self.options.s3:
             return None
@@ -342,7 +346,7 @@ class Lab:
             return
         if hasattr(self, "target") and not self._temporary:
             await self._stop_run()
-        await asyncio.to_thread(end_all, self.folder)
+        await asyncio.to_thread(container.end_all, self.folder)
         for service in self._services:
             await asyncio.to_thread(service.stop)
         if self._lock is not None:
@@ -352,7 +356,9 @@ class Lab:
 
     async def _stop_run(self) -> None:
         """Have a run that is still at work leave its directory in order, if it can be asked."""
-        if not any(is_module(p, "remote.generate") for p in container.processes(self.folder)):
+        if not any(
+            container.is_module(p, "remote.generate") for p in container.processes(self.folder)
+        ):
             return
         from console.link.client import LinkError
         from console.session import session
@@ -411,37 +417,6 @@ class Service:
             self.process.stdout.close()
 
 
-def end_all(folder: Path, patience: float = 1.0) -> None:
-    """End every process started in the lab in this folder: the agent first, lest it mends."""
-    found = list(container.processes(folder))
-    agents = [process for process in found if is_module(process, "remote.agent")]
-    _end(agents, patience)
-    for _ in range(3):  # what was just being started is found the next time
-        found = list(container.processes(folder))
-        if not found:
-            return
-        _end(found, patience)
-
-
-def is_module(process: psutil.Process, name: str) -> bool:
-    """Whether it runs ``python -m NAME``."""
-    with contextlib.suppress(psutil.Error):
-        return name in process.cmdline()
-    return False
-
-
-def _end(processes: list[psutil.Process], patience: float) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.resume()
-            process.terminate()
-    _, alive = psutil.wait_procs(processes, patience)
-    for process in alive:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, 5)
-
-
 def _temporary() -> str | None:
     """Where a temporary lab goes: a long job writes a gigabyte, and /tmp is often memory."""
     wanted = os.environ.get("TMPDIR")
@@ -473,6 +448,8 @@ def command(options: argparse.Namespace) -> int:
         keep=options.headless,
     )
     _check(asked)
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, _leave)
     if options.headless:
         from console.lab import headless
 
@@ -480,6 +457,11 @@ def command(options: argparse.Namespace) -> int:
     if options.serve:
         return asyncio.run(_serve(asked))
     return _console(asked)
+
+
+def _leave(number: int, _: object) -> None:
+    """A closed terminal and a polite kill end the lab as an operator does."""
+    raise SystemExit(128 + number)
 
 
 def _check(options: Options) -> None:

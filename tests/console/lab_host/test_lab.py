@@ -8,6 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncssh
@@ -81,6 +83,16 @@ async def test_cut(tmp_path: Path) -> None:
         assert psutil.pid_exists(pid)
         assert await inside(lab, "echo", "again") == "again\n"
     assert not psutil.pid_exists(pid)
+
+
+async def test_temporary_folder_goes_with_a_killed_lab() -> None:
+    """Nobody else would remove it."""
+    async with Lab(Options(gpus=1, count=1, s3=False)) as lab:
+        stdin = lab._services[0].process.stdin
+        assert stdin is not None
+        stdin.close()  # as the end of this process would
+        await asyncio.wait_for(asyncio.to_thread(lab._services[0].process.wait), 20)
+        assert not lab.folder.exists()
 
 
 async def test_temporary_folder_goes() -> None:
@@ -167,8 +179,8 @@ async def test_without_moto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert said == ["no S3 in this lab: it comes with `stoker[lab]`"]
 
 
-async def test_killed_lab_takes_its_host_along(tmp_path: Path) -> None:
-    """SIGKILL of the lab ends host and S3, which hold nothing; the next start works."""
+async def test_killed_lab_takes_all_along(tmp_path: Path) -> None:
+    """SIGKILL of the lab ends host, S3 and what ran inside; the next start works."""
     script = (
         "import asyncio, sys; from pathlib import Path; from console.lab.lab import Lab, Options\n"
         "async def main():\n"
@@ -183,8 +195,11 @@ async def test_killed_lab_takes_its_host_along(tmp_path: Path) -> None:
     assert lab.stdout is not None
     line = await lab.stdout.readline()
     services = [psutil.Process(int(pid)) for pid in line.split()]
+    marks = {"STOKER_LAB": str(tmp_path), "STOKER_CONTAINER": "200"}
+    inner = await asyncio.create_subprocess_exec("sleep", "300", env={**os.environ, **marks})
     lab.kill()
     await lab.wait()
+    assert await asyncio.wait_for(inner.wait(), 20) < 0
     _, alive = await asyncio.to_thread(psutil.wait_procs, services, 10)
     assert not alive
     async with Lab(Options(folder=tmp_path)) as again:
@@ -204,6 +219,14 @@ async def test_taken_port_is_seen() -> None:
         assert not ports.free(server.sockets[0].getsockname()[1])
 
 
+def soon(wanted: Callable[[], bool]) -> bool:
+    """Whether it is so within ten seconds."""
+    deadline = time.monotonic() + 10
+    while not wanted() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return wanted()
+
+
 def test_processes_of_a_container(tmp_path: Path) -> None:
     """Found by their environment, frozen and thawed, and killed when the container stops."""
     inside = Container(tmp_path)
@@ -214,9 +237,9 @@ def test_processes_of_a_container(tmp_path: Path) -> None:
     try:
         assert [process.pid for process in container.processes(tmp_path)] == [child.pid]
         inside.freeze()
-        assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+        assert soon(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
         inside.thaw()
-        assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
+        assert soon(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING)
         inside.stop()
         assert child.wait(10) == -9
         assert other.poll() is None
