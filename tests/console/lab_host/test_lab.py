@@ -184,7 +184,7 @@ async def test_killed_lab_takes_all_along(tmp_path: Path) -> None:
     script = (
         "import asyncio, sys; from pathlib import Path; from console.lab.lab import Lab, Options\n"
         "async def main():\n"
-        "    async with Lab(Options(gpus=1, count=1, folder=Path(sys.argv[1]))) as lab:\n"
+        "    async with Lab(Options(gpus=1, count=1, s3=False, folder=Path(sys.argv[1]))) as lab:\n"
         "        print(*(s.process.pid for s in lab._services), flush=True)\n"
         "        await asyncio.sleep(100)\n"
         "asyncio.run(main())\n"
@@ -202,7 +202,7 @@ async def test_killed_lab_takes_all_along(tmp_path: Path) -> None:
     assert await asyncio.wait_for(inner.wait(), 20) < 0
     _, alive = await asyncio.to_thread(psutil.wait_procs, services, 10)
     assert not alive
-    async with Lab(Options(folder=tmp_path)) as again:
+    async with Lab(Options(folder=tmp_path, s3=False)) as again:
         assert await inside(again, "true") == ""
 
 
