@@ -867,8 +867,10 @@ class Run:
         if not self._servers:
             return "no servers: give --server, or start them (stoker up)"
         able = [s for s in self._servers.values() if s.dispatch == "run"]
-        if able and all(s.breaker.is_open or s.stopped for s in able) and not self._leave:
-            first = next((s for s in able if s.problem), able[0])
+        first = next((s for s in able if s.problem), None)
+        # One whose trial is still under way has no problem yet.
+        closed = all(s.breaker.is_open or s.stopped for s in able)
+        if first is not None and closed and not self._leave:
             return f"no server answers ({first.url}: {first.problem}): waiting for one"
         return ""
 
