@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from remote.prepare.errors import PrepareError, need
+from remote.prepare.errors import RecipeError, need
 from remote.prepare.rows import Drop, Request
 
 PER_MESSAGE = 5
@@ -193,7 +193,7 @@ class Exact:
             ``tokenizer_config.json`` with ``chat_template``).
 
     Raises:
-        PrepareError: a file is missing or does not parse, or a library is missing.
+        RecipeError: a file is missing or does not parse, or a library is missing.
     """
 
     exact = True
@@ -202,14 +202,14 @@ class Exact:
         tokenizers = need("tokenizers")
         path = folder / "tokenizer.json"
         if not path.is_file():
-            raise PrepareError(
+            raise RecipeError(
                 f"{folder}: no tokenizer.json there; name the model's own folder, "
                 "or leave budget.tokenizer out to count an upper bound"
             )
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:
-            raise PrepareError(f"{path}: {error}") from error
+            raise RecipeError(f"{path}: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._template, self._names = _load_template(folder)
@@ -281,7 +281,7 @@ def _load_template(folder: Path) -> tuple[Any, dict[str, str]]:
     except FileNotFoundError:
         pass
     except msgspec.DecodeError as error:
-        raise PrepareError(f"{folder / 'tokenizer_config.json'}: {error}") from error
+        raise RecipeError(f"{folder / 'tokenizer_config.json'}: {error}") from error
     if (folder / "chat_template.jinja").is_file():
         source = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     else:
@@ -291,7 +291,7 @@ def _load_template(folder: Path) -> tuple[Any, dict[str, str]]:
             found = by_name.get("tool_use") or by_name.get("default")
         source = found if isinstance(found, str) else None
     if source is None:
-        raise PrepareError(f"{folder}: no chat_template.jinja and none in tokenizer_config.json")
+        raise RecipeError(f"{folder}: no chat_template.jinja and none in tokenizer_config.json")
 
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
@@ -311,7 +311,7 @@ def _load_template(folder: Path) -> tuple[Any, dict[str, str]]:
     try:
         template = environment.from_string(source)
     except jinja2.TemplateError as error:
-        raise PrepareError(f"{folder}: the chat template does not parse: {error}") from error
+        raise RecipeError(f"{folder}: the chat template does not parse: {error}") from error
     names = {}
     for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
         value = config.get(name)

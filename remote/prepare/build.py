@@ -20,6 +20,7 @@ import msgspec
 
 from remote.prepare import dedup, mix, preflight, spool
 from remote.prepare import worker as process
+from remote.prepare.budget import counter
 from remote.prepare.errors import PrepareError
 from remote.prepare.preflight import Opened
 from remote.prepare.recipe import Recipe
@@ -161,6 +162,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _build(
     recipe: Recipe, base: Path, output: Path, folder: Path, watcher: Watcher, workers: int
 ) -> Built:
+    counter(recipe.budget, base)  # a folder that does not serve is known at once
     opened = preflight.open_sources(recipe, base, watcher.say)
     evaluations = preflight.load_evaluations(recipe, base)
     encoded = msgspec.msgpack.encode(evaluations) if evaluations is not None else b""

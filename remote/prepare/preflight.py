@@ -12,7 +12,7 @@ import msgspec
 
 from remote.prepare import hub, sources
 from remote.prepare.adapters import BY_NAME, Mapping, nearest, reach
-from remote.prepare.budget import Bound, counter
+from remote.prepare.budget import Bound
 from remote.prepare.convert import Converter
 from remote.prepare.decontaminate import Evaluations
 from remote.prepare.errors import RecipeError, need
@@ -185,11 +185,7 @@ def load_evaluations(recipe: Recipe, base: Path) -> Evaluations | None:
 
 
 def identity(recipe: Recipe, base: Path, opened: list[Opened], evaluations: bytes) -> str:
-    """Hash of all that decides what the chunks hold; another one begins anew.
-
-    Raises:
-        RecipeError: the tokenizer's folder does not serve.
-    """
+    """Hash of all that decides what the chunks hold; another one begins anew."""
     digest = hashlib.sha256()
     digest.update(msgspec.json.encode(_without_quotas(recipe), order="sorted"))
     digest.update(msgspec.json.encode([one.identity() for one in opened]))
@@ -197,7 +193,6 @@ def identity(recipe: Recipe, base: Path, opened: list[Opened], evaluations: byte
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     if recipe.budget.tokenizer:
-        counter(recipe.budget, base)
         folder = base / Path(recipe.budget.tokenizer).expanduser()
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             if (folder / name).is_file():

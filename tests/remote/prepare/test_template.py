@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from remote.prepare.budget import Bound, Budget, Exact, answer_room, counter
 from remote.prepare.convert import Converter
-from remote.prepare.errors import PrepareError
+from remote.prepare.errors import RecipeError
 from remote.prepare.rows import Drop, Notes, Request
 from tests.remote.prepare import model, synthetic
 from tests.remote.prepare.conftest import Outcome, read_lines, recipe_of, write_lines
@@ -131,18 +131,18 @@ def test_a_conversation_the_template_refuses_is_a_named_drop(
 
 
 def test_a_folder_that_does_not_serve_is_one_line(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(PrepareError, match=r"no tokenizer\.json there"):
+    with pytest.raises(RecipeError, match=r"no tokenizer\.json there"):
         counter(Budget(tokenizer="nowhere"), tmp_path)
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
-    with pytest.raises(PrepareError, match=r"no chat_template\.jinja"):
+    with pytest.raises(RecipeError, match=r"no chat_template\.jinja"):
         Exact(bare)
     (bare / "chat_template.jinja").write_text("{% for %}")
-    with pytest.raises(PrepareError, match="does not parse"):
+    with pytest.raises(RecipeError, match="does not parse"):
         Exact(bare)
     (bare / "tokenizer.json").write_text("{}")
-    with pytest.raises(PrepareError, match=r"tokenizer\.json"):
+    with pytest.raises(RecipeError, match=r"tokenizer\.json"):
         Exact(bare)
 
 
