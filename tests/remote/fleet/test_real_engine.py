@@ -119,7 +119,7 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     info = fleet.infos()[0]
     assert (info.max_running, info.kv_tokens) == (16, 65536)
     assert len(fleet.server(0).core) == 2
-    log = Path(info.log).read_text(errors="replace")
+    log = await asyncio.to_thread(Path(info.log).read_text, errors="replace")
     assert "GET /v1/loads" not in log
 
     # Tokens, by its counters.

@@ -229,7 +229,8 @@ async def test_a_foreign_server_is_taken_over_by_a_restart(site: Site) -> None:
         ended = await fleet.swap(begin(planned), old=None, new=new, save=Journal())
         assert ended.state == "done", ended
         assert "37 → 72 slots" in ended.text
-        assert await asyncio.to_thread(hand.wait) == -9
+        # 0.5.12 ends a drain by SIGKILL of itself; while it loads, SIGTERM itself ends it.
+        assert await asyncio.to_thread(hand.wait) in (-9, -15)
         assert fleet.infos()[0].pid != hand.pid
         assert fleet.infos()[0].epoch == 2
     finally:
