@@ -142,6 +142,12 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     logs.add_argument("-f", "--follow", action="store_true")
     logs.add_argument("-n", type=int, default=200, metavar="N", help="last lines (200)")
     logs.add_argument("--grep", default="", metavar="RE", help="only lines that match")
+    prepare = verb("prepare", _prepare, "prompts from datasets, by a recipe", target=False)
+    prepare.add_argument("recipe", metavar="RECIPE.toml", help="a file, or a shipped recipe's name")
+    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    prepare.add_argument("--report", action="store_true", help="the long report, and an HTML page")
+    prepare.add_argument("--workers", type=int, metavar="N", help="processes (as many as cores)")
+    prepare.add_argument("--on", metavar="TARGET", help="in the container, FILE in its workspace")
     verify = verb("verify", _verify, "audit a run directory", target=False)
     verify.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     verify.add_argument("--prompts", type=Path, metavar="FILE")
@@ -323,6 +329,27 @@ def _logs(options: argparse.Namespace) -> int:
             follow=options.follow,
             as_json=options.json,
         )
+    )
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    if options.on is not None:
+        from console import verbs
+
+        target = _settings(options).target(options.on)
+        words = ["-o", str(options.output)]
+        words += [f"--{name}" for name in ("report", "json") if getattr(options, name)]
+        words += ["--workers", str(options.workers)] if options.workers else []
+        return _go(verbs.prepare_on(target, Path(options.recipe), words))
+    from remote.prepare import command
+
+    return command.main(
+        Path(options.recipe),
+        options.output,
+        report=options.report,
+        json=options.json,
+        workers=options.workers,
+        debug=options.debug,
     )
 
 

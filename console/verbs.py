@@ -17,9 +17,12 @@ from console import status as report
 from console.config import Target
 from console.link.client import LinkError
 from console.link.deploy import deploy as push_agent
+from console.link.deploy import own_version
+from console.link.place import reach
 from console.link.push import push_file
 from console.session import Session, session
 from remote.protocol import (
+    STOKER_DIR,
     Batches,
     Done,
     Down,
@@ -381,6 +384,46 @@ def _pushed(path: Path) -> Callable[[int, int], None] | None:
         print(f"\r{path.name}: {share}% ", end="", file=sys.stderr, flush=True)
 
     return show
+
+
+PREPARE = """
+cd "$1" || exit 1; secrets=$2; code=$3; shift 3
+if [ -f "$secrets" ]; then set -a; . "$secrets"; set +a; fi
+export PYTHONPATH="$code" PYTHONUNBUFFERED=1; exec "$@" 2>&1
+"""
+"""Run in the container's workspace, with the secrets of the credentials file (``HF_TOKEN``)."""
+
+
+async def prepare_on(target: Target, recipe: Path, options: list[str]) -> int:
+    """``stoker prepare --on TARGET``: make the prompts where the disk and the hub's cache are.
+
+    ``options`` are those of ``python -m remote.prepare``; paths in them are the container's.
+    """
+    say(await push_agent(target))
+    place = await reach(target)
+    try:
+        word = str(recipe)
+        if recipe.is_file():
+            word = f"{STOKER_DIR}/recipes/{recipe.name}"
+            await push_file(place, recipe, word)
+        spec = target.spec
+        code = f"{spec.workspace}/{STOKER_DIR}/code/{own_version()}"
+        shell = ["sh", "-c", PREPARE, "sh", spec.workspace, spec.credentials_file, code]
+        command = [target.agent_python, "-m", "remote.prepare", word, *options]
+        process = await place.open([*shell, *command])
+        try:
+            await process.write_eof()
+            while data := await process.read():
+                sys.stdout.write(data.decode("utf-8", "replace"))
+                sys.stdout.flush()
+            status = await process.wait()
+        finally:
+            await process.close()
+    finally:
+        await place.close()
+    if status is None:
+        raise LinkError("the connection was lost; the same command goes on where it was", "lost")
+    return status
 
 
 async def run_control(target: Target, do: Any, *, seal: bool = False) -> int:
