@@ -6,6 +6,7 @@ Mistakes are raised as :class:`VerbError`, ``ConfigError`` or ``LinkError``, one
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -403,7 +404,7 @@ async def prepare_on(target: Target, recipe: Path, options: list[str]) -> int:
     place = await reach(target)
     try:
         word = str(recipe)
-        if recipe.is_file():
+        if await asyncio.to_thread(recipe.is_file):
             word = f"{STOKER_DIR}/recipes/{recipe.name}"
             await push_file(place, recipe, word)
         spec = target.spec
