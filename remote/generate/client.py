@@ -149,6 +149,8 @@ class Client:
             headers={"content-type": "application/json", **(headers or {})},
             trust_env=False,
         )
+        self._urls: dict[str, httpx.URL] = {}
+        """Parsed once: httpx takes longer over a URL than over the request that it is for."""
 
     async def close(self) -> None:
         """Close every connection."""
@@ -175,8 +177,11 @@ class Client:
         return read_answer(response.content)
 
     async def _post(self, server: str, data: bytes) -> httpx.Response:
+        url = self._urls.get(server)
+        if url is None:
+            url = self._urls[server] = httpx.URL(f"{server}/v1/chat/completions")
         try:
-            return await self._http.post(f"{server}/v1/chat/completions", content=data)
+            return await self._http.post(url, content=data)
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise _transport(error) from error
 

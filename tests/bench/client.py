@@ -93,11 +93,11 @@ def stoker(folder: Path, prompts: Path, urls: list[str], *options: str) -> dict[
     return measure(command)
 
 
-async def bare_loop(prompts: Path, urls: list[str], slots: int) -> None:
+async def bare_loop(data: bytes, urls: list[str], slots: int) -> None:
     """The same requests by aiohttp alone; nothing is kept."""
     import aiohttp
 
-    lines = iter(prompts.read_bytes().splitlines())
+    lines = iter(data.splitlines())
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
         async def worker(url: str) -> None:
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--bare", nargs="+", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.bare:
-        asyncio.run(bare_loop(Path(chosen.bare[0]), chosen.bare[1:], 64))
+        asyncio.run(bare_loop(Path(chosen.bare[0]).read_bytes(), chosen.bare[1:], 64))
         return
     rows: dict[str, list[dict[str, Any]]] = {"stoker": [], "bare": []}
     with tempfile.TemporaryDirectory() as temporary, Mock("--delay", chosen.delay) as mock:

@@ -1,0 +1,273 @@
+"""Recovery of directories that a crash, an earlier tool or an accident left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from remote.generate import layout
+from remote.generate.ledger import Ledger
+from remote.generate.records import deltas, undelta
+from remote.generate.recovery import DONE, RecoveryError, recover
+from tests.remote.generate.crash import Quick
+from tests.remote.generate.test_crash import aside, given_up, record, states
+
+TOTAL = 40
+
+
+def settle(folder: Path, *, adopted: bool = False, total: int = TOTAL) -> list[str]:
+    """Recover and let the writer settle; the notes."""
+    recovered = recover(folder, total, adopted=adopted, disk=Quick())
+    ledger = Ledger(folder, recovered.books, Quick())
+    ledger.flush()
+    ledger.close()
+    return recovered.notes
+
+
+def write(folder: Path, *indices: int) -> None:
+    """Have these prompts completed in a directory."""
+    recovered = recover(folder, TOTAL, adopted=False, disk=Quick())
+    ledger = Ledger(folder, recovered.books, Quick())
+    ledger.add(record(i) for i in indices)
+    ledger.flush()
+    ledger.close()
+
+
+def done_indices(folder: Path) -> list[int]:
+    """Lines of ``.done_indices``."""
+    return [int(word) for word in (folder / layout.DONE).read_text().split()]
+
+
+@pytest.mark.parametrize("nuls", [0, 1, 4096])
+def test_torn_at_every_byte(nuls: int, tmp_path: Path) -> None:
+    """Inside a string, inside a multi-byte character, before the newline; zeros may follow."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    write(origin, 3, 1)
+    (origin / layout.DONE).write_text("3\n")  # the second line was on its way
+    name = "completions_000001.jsonl.open"
+    whole = (origin / name).read_bytes()
+    first = whole.index(b"\n") + 1
+    for cut in range(first, len(whole)):
+        folder = tmp_path / "cut"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(origin, folder)
+        (folder / name).write_bytes(whole[:cut] + bytes(nuls))
+        settle(folder)
+        assert (folder / name).read_bytes() == whole[:first]
+        torn = list((folder / layout.TORN).iterdir()) if cut > first or nuls else []
+        assert [p.read_bytes() for p in torn] == ([whole[first:cut] + bytes(nuls)] if torn else [])
+        assert bool(torn) == (cut > first or nuls > 0)
+        write(folder, 1)
+        assert set(states(folder)) == {1, 3}
+        assert done_indices(folder) == [3, 1]
+
+
+def test_damage_is_not_a_torn_end(tmp_path: Path) -> None:
+    """A broken line whose index is acknowledged: refused, and nothing is touched."""
+    write(tmp_path, 3, 1, 2)
+    path = tmp_path / "completions_000001.jsonl.open"
+    lines = path.read_bytes().splitlines(keepends=True)
+    broken = lines[0] + lines[1][:-9] + b"\n" + lines[2]
+    path.write_bytes(broken)
+    with pytest.raises(RecoveryError, match=r"open: line 2: broken, though \.done_indices has"):
+        settle(tmp_path)
+    assert path.read_bytes() == broken
+    assert not (tmp_path / layout.TORN).exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda f: (f / "completions_000001.jsonl").unlink(), "not here, and never uploaded"),
+        (lambda f: (f / "completions_000001.jsonl").write_text("{}"), "bytes, but manifest"),
+        (lambda f: (f / "completions_000007.jsonl.open").write_text(""), "two open batches"),
+        (lambda f: (f / "failed.jsonl").write_text('{"index":3}\n'), "has a record elsewhere"),
+        (lambda f: (f / "failed.jsonl").write_text('{"index":99}\n'), "ends at 39"),
+        (
+            lambda f: (f / "manifest.jsonl").write_text(
+                "junk\n" + (f / "manifest.jsonl").read_text()
+            ),
+            "line 1: broken, with good ones after",
+        ),
+    ],
+)
+def test_what_no_crash_explains_is_refused(spoil, says: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """One line, with the file and where it can be told the line."""
+    recovered = recover(tmp_path, TOTAL, adopted=False, disk=Quick())
+    ledger = Ledger(tmp_path, recovered.books, Quick())
+    ledger.add(record(i) for i in range(5))
+    ledger.flush()
+    ledger.seal()
+    ledger.add([record(7)])
+    ledger.flush()
+    ledger.add([record(8)])
+    ledger.flush()
+    ledger.close()
+    spoil(tmp_path)
+    with pytest.raises(RecoveryError, match=says) as caught:
+        settle(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_prompt_in_two_batches_is_refused(tmp_path: Path) -> None:
+    """Which prompt, and where."""
+    for number in (1, 2):
+        lines = [record(i).line for i in range(number, number + 3)]
+        (tmp_path / f"completions_{number:06d}.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(RecoveryError, match="line 1: prompt 2 has a record already"):
+        settle(tmp_path)
+
+
+def test_done_indices_are_only_a_copy(tmp_path: Path) -> None:
+    """Lost, torn, doubled or filled with junk: made again from the batches."""
+    write(tmp_path, *range(9))
+    path = tmp_path / layout.DONE
+    for content in (None, b"", b"0\n1\n2", b"0\n0\n5\n", b"\0\0\0\0", b"x\n77\n3\n39\n"):
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        assert settle(tmp_path)
+        assert sorted(done_indices(tmp_path)) == list(range(9))
+        assert not settle(tmp_path)
+
+
+def test_an_earlier_tools_records(tmp_path: Path) -> None:
+    """Four digits go on; any object with an integer index will do, nothing else."""
+    rows = [{"index": 4, "usage": [1]}, {"text": "é", "index": 5, "epoch": "x"}]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (tmp_path / "completions_0007.jsonl").write_text(text)
+    (tmp_path / "failed.jsonl").write_text('{"index": 4}\nwhatever\n')
+    settle(tmp_path, adopted=True)
+    assert done_indices(tmp_path) == [4, 5]
+    assert (tmp_path / "failed.1.jsonl").exists()
+    write(tmp_path, 6)
+    assert (tmp_path / "completions_0008.jsonl.open").exists()
+    (tmp_path / "completions_0003.jsonl").write_text('{"index": true}\n')
+    with pytest.raises(RecoveryError, match=r"completions_0003\.jsonl: line 1: not a record"):
+        settle(tmp_path)
+
+
+def test_indices_are_coded_shortly() -> None:
+    """Ascending differences."""
+    assert deltas([9, 4, 5]) == [4, 1, 4]
+    assert list(undelta([4, 1, 4])) == [4, 5, 9]
+    assert deltas([]) == []
+
+
+class Directory(RuleBasedStateMachine):
+    """A run directory under random writing, killing and tearing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.acked: dict[int, bytes] = {}
+        self.ledger: Ledger | None = None
+        self.free: list[int] = []
+        self.before, layout.BATCH = layout.BATCH, 4
+
+    @initialize()
+    def first(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Recover."""
+        recovered = recover(self.folder, TOTAL, adopted=False, disk=Quick())
+        self.ledger = Ledger(self.folder, recovered.books, Quick())
+        self.ledger.flush()
+        self.free = [i for i in range(TOTAL) if recovered.status[i] == 0]
+        have = states(self.folder)
+        for index, line in self.acked.items():
+            assert have[index][1] == line.rstrip(b"\n")
+        done = {i for i in range(TOTAL) if recovered.status[i] == DONE}
+        assert done == set(done_indices(self.folder))
+        assert set(have) == set(range(TOTAL)) - set(self.free)
+
+    @precondition(lambda self: self.free)
+    @rule(data=st.data())
+    def write(self, data: st.DataObject) -> None:
+        """Some prompts end, and that becomes durable."""
+        assert self.ledger is not None
+        count = data.draw(st.integers(1, min(6, len(self.free))))
+        for _ in range(count):
+            index = self.free.pop(data.draw(st.integers(0, len(self.free) - 1)))
+            make = data.draw(st.sampled_from([record, record, record, given_up, aside]))
+            self.ledger.add([make(index)])
+        self.ledger.flush()
+        self.acked.update({entry.index: entry.line for entry in self.ledger.acked})
+        self.ledger.acked.clear()
+
+    @rule()
+    def seal(self) -> None:
+        """A pass is over."""
+        assert self.ledger is not None
+        self.ledger.seal()
+        self.ledger.flush()
+
+    @rule(data=st.data(), nuls=st.sampled_from([0, 0, 1, 500]))
+    def tear(self, data: st.DataObject, nuls: int) -> None:
+        """Killed inside a write that was not acknowledged: some of it is there."""
+        assert self.ledger is not None
+        self.ledger.close()
+        name = data.draw(st.sampled_from(["batch", "failed", "set_aside", "done", "manifest"]))
+        if name == "batch":
+            opened = list(self.folder.glob("*.open"))
+            index = self.free[0] if self.free else None
+            if opened and index is not None:
+                self._append(opened[0], record(index).line, data, nuls)
+        elif name == "done":
+            if self.free:
+                self._append(self.folder / layout.DONE, b"", data, nuls)
+        elif name == "manifest":
+            self._append(self.folder / layout.MANIFEST, b'{"name":"completions_', data, nuls)
+        elif self.free:
+            self._append(self.folder / f"{name}.jsonl", aside(self.free[0]).line, data, nuls)
+        self.start()
+
+    def _append(self, path: Path, line: bytes, data: st.DataObject, nuls: int) -> None:
+        cut = data.draw(st.integers(0, max(0, len(line) - 1)))
+        with path.open("ab") as out:
+            out.write(line[:cut] + bytes(nuls))
+
+    @rule(keep=st.integers(0, 30))
+    def lose_done_lines(self, keep: int) -> None:
+        """``.done_indices`` is not synced: its end may be missing."""
+        assert self.ledger is not None
+        self.ledger.close()
+        path = self.folder / layout.DONE
+        path.write_bytes(path.read_bytes()[: keep * 3])
+        self.start()
+
+    @rule()
+    def restart(self) -> None:
+        """Killed between two writes."""
+        assert self.ledger is not None
+        self.ledger.close()
+        self.start()
+
+    @invariant()
+    def numbering(self) -> None:
+        """At most one open batch, and the numbers have no gap."""
+        numbers = sorted(
+            n for p in self.folder.iterdir() if (n := layout.batch_number(p.name)) is not None
+        )
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(list(self.folder.glob("*.open"))) <= 1
+
+    def teardown(self) -> None:
+        if self.ledger is not None:
+            self.ledger.close()
+        layout.BATCH = self.before
+        shutil.rmtree(self.folder)
+
+
+TestDirectory = Directory.TestCase
+TestDirectory.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
