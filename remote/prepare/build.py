@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -294,22 +295,27 @@ class Crew:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             yield from (future.result() for future in done)
 
-    def finish(self, places: list[list[Chosen]]) -> Iterator[Finished]:
+    def finish(self, chosen: NDArray[Any]) -> Iterator[Finished]:
         """Stretches of the output, in order."""
-        starts = [n * STRETCH for n in range(len(places))]
-        if self._workers == 1 or len(places) < 4:
-            for start, part in zip(starts, places, strict=True):
-                yield self.here().finish(start, part)
+        starts = range(0, len(chosen), STRETCH)
+        if self._workers == 1 or len(starts) < 4:
+            for start in starts:
+                yield self.here().finish(start, _places(chosen[start : start + STRETCH]))
             return
         pool = self.pool()
-        ahead: list[Future[Finished]] = []
-        queue = iter(zip(starts, places, strict=True))
-        for start, part in queue:
-            ahead.append(pool.submit(process.finish, start, part))
+        ahead: deque[Future[Finished]] = deque()
+        for start in starts:
+            places = _places(chosen[start : start + STRETCH])
+            ahead.append(pool.submit(process.finish, start, places))
             if len(ahead) >= 2 * self._workers:
-                yield ahead.pop(0).result()
+                yield ahead.popleft().result()
         for future in ahead:
             yield future.result()
+
+
+def _places(chosen: NDArray[Any]) -> list[Chosen]:
+    columns = [chosen[name].tolist() for name in ("source", "chunk", "offset", "line", "meta")]
+    return list(zip(*columns, strict=True))
 
 
 def _convert(counts: list[SourceCount], folder: Path, crew: Crew, watcher: Watcher) -> None:
@@ -377,18 +383,16 @@ def _choose(recipe: Recipe, counts: list[SourceCount], folder: Path, watcher: Wa
     import numpy as np
 
     watcher.begin("duplicates", 0)
-    blocks = [spool.load_records(folder, n, count.chunks) for n, count in enumerate(counts)]
-    numbers = np.concatenate([np.full(len(b), n, dtype=np.int64) for n, b in enumerate(blocks)])
-    records = np.concatenate(blocks)
-    del blocks
+    chunks = [count.chunks for count in counts]
+    records, numbers = spool.load_records(folder, chunks)
     order = sorted(range(len(counts)), key=lambda n: (recipe.sources[n].priority, n))
     place_of = np.empty(len(counts), dtype=np.int64)
     place_of[order] = np.arange(len(order))
     signatures = None
     if recipe.dedup.level == "near" and records["frame"].any():
-        signatures = dedup.Signatures(
-            folder / "signatures", folder, [count.chunks for count in counts]
-        )
+        rules = recipe.dedup
+        lowest = min(rules.near, rules.near_code, rules.near_math)
+        signatures = dedup.Signatures(folder, chunks, lowest)
     judged = dedup.judge(records, place_of[numbers], recipe.dedup, signatures)
     verdict = judged.verdict
     for number, count in enumerate(counts):
@@ -428,9 +432,16 @@ def _shuffled(keys: NDArray[Any], seed: int) -> NDArray[np.int64]:
     import numpy as np
 
     start = f"{seed}|order|".encode()
-    hashed = [hashlib.sha256(start + key.tobytes()).digest() for key in np.ascontiguousarray(keys)]
-    order = sorted(range(len(hashed)), key=hashed.__getitem__)
-    return np.array(order, dtype=np.int64)
+    data = np.ascontiguousarray(keys).tobytes()
+    hashed = np.fromiter(
+        (
+            int.from_bytes(hashlib.sha256(start + data[at : at + 16]).digest()[:8], "big")
+            for at in range(0, len(data), 16)
+        ),
+        dtype=np.uint64,
+        count=len(keys),
+    )
+    return np.lexsort((keys[:, 1], keys[:, 0], hashed))
 
 
 _STEP = 9
@@ -468,14 +479,11 @@ def rows_path(output: Path) -> Path:
 
 def _write(built: Built, output: Path, crew: Crew, watcher: Watcher) -> None:
     chosen = built.chosen
-    columns = [chosen[name].tolist() for name in ("source", "chunk", "offset", "line", "meta")]
-    places: list[Chosen] = list(zip(*columns, strict=True))
-    stretches = [places[n : n + STRETCH] for n in range(0, len(places), STRETCH)]
-    watcher.begin("writing", len(places))
+    watcher.begin("writing", len(chosen))
     prompts = _Out(output)
     rows = _Out(rows_path(output))
     try:
-        for finished in crew.finish(stretches):
+        for finished in crew.finish(chosen):
             prompts.write(finished.prompts)
             rows.write(finished.rows)
             for key, amount in finished.languages.items():

@@ -11,6 +11,7 @@ memory, so that the state is some dozen bytes a prompt.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,16 +106,33 @@ def _same(
 
 
 class Signatures:
-    """The signatures of all sources as one matrix on disk, row *i* for the *i*-th framed prompt."""
+    """The signatures of all sources, row *i* for the *i*-th framed prompt, and their bands.
 
-    def __init__(self, path: Path, folder: Path, chunks: list[int]) -> None:
+    One pass over the chunks writes them one after another, and for each band a hash of its
+    slots; so that later one band is read at a time (eight bytes a prompt), and of the
+    signatures only those that are compared.
+
+    Args:
+        folder: the work folder; the chunks lie there, and what is written goes there.
+        chunks: how many each source has.
+        threshold: the lowest similarity that will be asked for.
+    """
+
+    def __init__(self, folder: Path, chunks: list[int], threshold: float) -> None:
         import numpy as np
 
+        self._folder = folder
+        self.bands, width = bands(threshold)
         rows = 0
-        with path.open("wb") as out:
+        path = folder / "signatures"
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(path.open("wb"))
+            outs = [stack.enter_context(self._band(n).open("wb")) for n in range(self.bands)]
             for source, count in enumerate(chunks):
                 for block in iter_signatures(folder, source, count):
                     out.write(block.tobytes())
+                    for n, band in enumerate(outs):
+                        band.write(_mix(block[:, n * width : (n + 1) * width]).tobytes())
                     rows += len(block)
         shape = (rows, PERMUTATIONS)
         self.matrix: NDArray[np.uint32] = (
@@ -123,15 +141,14 @@ class Signatures:
             else np.empty(shape, dtype="<u4")
         )
 
-    def band(self, rows: NDArray[np.int64], start: int, width: int) -> NDArray[np.uint64]:
-        """A hash of ``width`` slots of each row, read some rows at a time."""
+    def _band(self, number: int) -> Path:
+        return self._folder / f"band-{number:02d}"
+
+    def band(self, number: int) -> NDArray[np.uint64]:
+        """A hash of each row's slots in one band."""
         import numpy as np
 
-        out = np.empty(len(rows), dtype=np.uint64)
-        for at in range(0, len(rows), 65536):
-            part = np.asarray(self.matrix[rows[at : at + 65536], start : start + width])
-            out[at : at + 65536] = _mix(part)
-        return out
+        return np.fromfile(self._band(number), dtype="<u8")
 
 
 def _mix(columns: NDArray[Any]) -> NDArray[np.uint64]:
@@ -166,10 +183,9 @@ def _near(
     frames = records["frame"][places]
     thresholds = np.array([rules.near, rules.near_code, rules.near_math])
     needed = thresholds[records["kind"][places]]
-    count, width = bands(float(thresholds.min()))
     groups: dict[int, list[int]] = {}  # prompt → its bands that others share
-    for band in range(count):
-        hashes = signatures.band(rows, band * width, width)
+    for band in range(signatures.bands):
+        hashes = signatures.band(band)[rows]
         with np.errstate(over="ignore"):
             hashes ^= frames * np.uint64(0xC4CEB9FE1A85EC53)
         arranged = np.argsort(hashes, kind="stable")

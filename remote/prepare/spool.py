@@ -192,22 +192,32 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
-def load_records(folder: Path, source: int, chunks: int) -> NDArray[Any]:
-    """The records of a source in the order of its rows, with ``chunk`` in front of each."""
+def load_records(folder: Path, chunks: list[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The records of all sources in the order of their rows, and each one's source.
+
+    Records have ``chunk`` in front: which of the source's chunks each lies in.
+    """
     import numpy as np
 
-    blocks = []
-    for number in range(chunks):
-        path = folder / f"{stem(source, number)}.npy"
-        records = np.fromfile(path, dtype=FIELDS)
-        block = np.empty(len(records), dtype=[("chunk", "<u4"), *FIELDS])
+    paths = [
+        (source, number, folder / f"{stem(source, number)}.npy")
+        for source, count in enumerate(chunks)
+        for number in range(count)
+    ]
+    size = np.dtype(FIELDS).itemsize
+    total = sum(path.stat().st_size // size for _, _, path in paths)
+    records = np.empty(total, dtype=[("chunk", "<u4"), *FIELDS])
+    sources = np.empty(total, dtype=np.int64)
+    at = 0
+    for source, number, path in paths:
+        block = np.fromfile(path, dtype=FIELDS)
+        part = records[at : at + len(block)]
         for name, *_ in FIELDS:
-            block[name] = records[name]
-        block["chunk"] = number
-        blocks.append(block)
-    if not blocks:
-        return np.empty(0, dtype=[("chunk", "<u4"), *FIELDS])
-    return np.concatenate(blocks)
+            part[name] = block[name]
+        part["chunk"] = number
+        sources[at : at + len(block)] = source
+        at += len(block)
+    return records, sources
 
 
 def iter_signatures(folder: Path, source: int, chunks: int) -> Iterator[NDArray[np.uint32]]:
