@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,17 +22,8 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from console import away, model, prefs, themes
 from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
 from console.feed import Connect, Feed, FeedError, connect_agent
-from console.screens.away import AwayScreen
 from console.screens.base import StokerScreen
-from console.screens.config import ConfigScreen
-from console.screens.confirm import Confirm
-from console.screens.events import EventsScreen
 from console.screens.fleet import FleetScreen
-from console.screens.help import HelpScreen
-from console.screens.lines import LinesScreen
-from console.screens.logs import LogsScreen
-from console.screens.restart import RestartScreen
-from console.screens.run import RunScreen
 from console.text import clock, duration
 from console.widgets.chart import SETS, SPANS, Plot, Plotter
 from remote.protocol import (
@@ -52,6 +45,18 @@ from remote.protocol import (
 
 if TYPE_CHECKING:
     from console.config import Settings, Target
+
+
+def _later(name: str) -> Callable[[], StokerScreen]:
+    """A screen that is imported when it is first wanted: the first frame does not wait for it."""
+
+    def make() -> StokerScreen:
+        module = importlib.import_module(f"console.screens.{name}")
+        screen: StokerScreen = getattr(module, f"{name.capitalize()}Screen")()
+        return screen
+
+    return make
+
 
 RECENT_S = 300.0
 """Span of the cards' own small histories."""
@@ -93,10 +98,7 @@ class StokerApp(App[None], inherit_bindings=False):
     COMMANDS: ClassVar[Any] = {Actions}
     MODES: ClassVar[Any] = {
         "fleet": FleetScreen,
-        "logs": LogsScreen,
-        "config": ConfigScreen,
-        "run": RunScreen,
-        "events": EventsScreen,
+        **{name: _later(name) for name in ("logs", "config", "run", "events")},
     }
     DEFAULT_MODE = "fleet"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -324,10 +326,9 @@ class StokerApp(App[None], inherit_bindings=False):
         """What the screen in front needs pushed."""
         logs: dict[str, tuple[int, int]] = {}
         screen = self.screen_stack[0] if self.screen_stack else None
-        if isinstance(screen, LogsScreen):
-            for source in screen.sources:
-                ring = self.state.logs.get(source)
-                logs[source] = (0, -1) if ring is None or ring.next < 0 else (ring.inode, ring.next)
+        for source in screen.sources if isinstance(screen, StokerScreen) else ():
+            ring = self.state.logs.get(source)
+            logs[source] = (0, -1) if ring is None or ring.next < 0 else (ring.inode, ring.next)
         last = self.state.events[-1].id if self.state.events else 0
         return Subscribe(snapshots=True, events_after=last, logs=logs)
 
@@ -388,8 +389,12 @@ class StokerApp(App[None], inherit_bindings=False):
             case "since":
                 await self.tell_away(asked=True)
             case "help":
+                from console.screens.help import HelpScreen
+
                 await self.push_screen(HelpScreen(self.current_mode))
             case "line":
+                from console.screens.lines import LinesScreen
+
                 await self.push_screen(LinesScreen())
             case "palette":
                 self.action_command_palette()
@@ -406,6 +411,8 @@ class StokerApp(App[None], inherit_bindings=False):
             case "chart.metric":
                 self.plots = (self.plots + 1) % len(SETS)
             case "restart":
+                from console.screens.restart import RestartScreen
+
                 await self.push_screen(RestartScreen(self.focus_gpu))
             case "run.go":
                 await self.run_go()
@@ -424,6 +431,8 @@ class StokerApp(App[None], inherit_bindings=False):
         fresh = [e for e in self.state.events if e.id > seen.event]
         found = away.account(seen, self.state, fresh)
         if found and (asked or len(self.screen_stack) == 1):
+            from console.screens.away import AwayScreen
+
             await self.push_screen(AwayScreen(away.title(seen, self.state), found))
 
     async def go(self, mode: str) -> None:
@@ -472,6 +481,8 @@ class StokerApp(App[None], inherit_bindings=False):
         async def decided(yes: bool | None) -> None:
             if yes:
                 await self.send(request)
+
+        from console.screens.confirm import Confirm
 
         await self.push_screen(Confirm(question, action, how, line, cost), decided)
 

@@ -28,6 +28,11 @@ class StokerScreen(Screen[None]):
         yield from self.body()
         yield KeyBar(self.SCREEN)
 
+    @property
+    def sources(self) -> list[str]:
+        """Logs that this screen needs pushed."""
+        return []
+
     def body(self) -> ComposeResult:
         """The widgets between the bars."""
         raise NotImplementedError
