@@ -6,6 +6,7 @@ that real tokenizers stay under. A prompt is never cut: what does not fit is dro
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -174,8 +175,13 @@ class Bound:
                 total += 10
         if request.tools:
             total += TOOLS_FIXED
-            total += sum(bound(msgspec.json.encode(t).decode()) for t in request.tools)
+            total += sum(bound(_text(tool)) for tool in as_served(request.tools))
         return total
+
+
+def _text(value: Any, indent: int | None = None, **_: Any) -> str:
+    """``tojson`` as transformers has it in templates: Unicode as it is, nothing escaped."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 # --- With the model's own ---
@@ -213,6 +219,8 @@ class Exact:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._template, self._names = _load_template(folder)
+        jinja2 = need("jinja2")
+        self._refusals = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)
 
     def render(self, request: Request, thinking: bool | None = None) -> str:
         """The prompt as text.
@@ -220,19 +228,28 @@ class Exact:
         Raises:
             Drop: ``template_refuses``: the template raises on this conversation.
         """
-        extra: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
-        jinja2 = need("jinja2")
+        tools = as_served(request.tools)
         try:
-            text: str = self._template.render(
-                messages=_for_template(request.messages),
-                tools=request.tools or None,
-                documents=None,
-                add_generation_prompt=True,
-                **self._names,
-                **extra,
-            )
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
+            return self._rendered(request, tools, thinking)
+        except self._refusals as first:
+            if not tools:
+                raise Drop("template_refuses", str(first)[:120]) from first
+        try:
+            # Some templates want tools without the wrapper; SGLang tries that second.
+            return self._rendered(request, [tool["function"] for tool in tools], thinking)
+        except self._refusals as error:
             raise Drop("template_refuses", str(error)[:120]) from error
+
+    def _rendered(self, request: Request, tools: list[Any], thinking: bool | None) -> str:
+        extra: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        text: str = self._template.render(
+            messages=_for_template(request.messages),
+            tools=tools or None,
+            documents=None,
+            add_generation_prompt=True,
+            **self._names,
+            **extra,
+        )
         return text
 
     def count(self, requests: list[Request], thinking: list[bool | None]) -> list[int]:
@@ -249,6 +266,28 @@ class Exact:
             )
         )
         return [-1 if text is None else len(next(encoded)) for text in texts]
+
+
+def as_served(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tools as SGLang hands them to the template.
+
+    0.5.12 writes every field of its ``Function`` in its own order, so that each tool gets
+    ``"strict": false`` and, without a description, a null (entrypoints/openai/protocol.py);
+    0.5.23 leaves them as they were sent. The longer form is counted: exact for the one, a few
+    tokens a tool above the other.
+    """
+    return [
+        {
+            "type": "function",
+            "function": {
+                "description": tool["function"].get("description"),
+                "name": tool["function"]["name"],
+                "parameters": tool["function"]["parameters"],
+                "strict": tool["function"].get("strict", False),
+            },
+        }
+        for tool in tools
+    ]
 
 
 def _for_template(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -296,17 +335,12 @@ def _load_template(folder: Path) -> tuple[Any, dict[str, str]]:
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-        import json
-
-        return json.dumps(value, ensure_ascii=False, indent=indent)
-
     environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.loopcontrols"],
     )
-    environment.filters["tojson"] = to_json
+    environment.filters["tojson"] = _text
     environment.globals["raise_exception"] = refuse
     try:
         template = environment.from_string(source)

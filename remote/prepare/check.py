@@ -19,6 +19,7 @@ class _Row(Struct):
     index: int
     prompt_tokens: int
     exact: bool = False
+    tools: int = 0
 
 
 class _Usage(Struct):
@@ -31,40 +32,62 @@ class _Record(Struct):
 
 
 @dataclass(frozen=True)
-class Check:
-    """Differences, server's count minus ours, in tokens."""
+class Spread:
+    """Differences, the server's count minus ours, in tokens."""
 
     compared: int
-    exact: bool
     least: int
     middle: float
     most: int
 
+
+@dataclass(frozen=True)
+class Check:
+    """What the replies say of our counts; prompts with tools apart.
+
+    A tool is counted as the more talkative SGLang writes it (:func:`budget.as_served`), so
+    that with tools a few tokens less are as good as none.
+    """
+
+    exact: bool
+    plain: Spread | None
+    tools: Spread | None
+
     @property
     def good(self) -> bool:
-        """Exact counts agree; bounds are never exceeded."""
-        return self.least == self.most == 0 if self.exact else self.most <= 0
+        """Exact counts agree, and no prompt has more tokens than were counted."""
+        over = any(s is not None and s.most > 0 for s in (self.plain, self.tools))
+        off = self.exact and self.plain is not None and self.plain.least != 0
+        return not over and not off
 
     def line(self) -> str:
         """What it means, in one line."""
-        head = f"{self.compared} replies compared: "
+        spreads = [s for s in (self.plain, self.tools) if s is not None]
+        compared = sum(s.compared for s in spreads)
+        least, most = min(s.least for s in spreads), max(s.most for s in spreads)
+        head = f"{compared} replies compared: "
+        if self.good and not self.exact:
+            return head + f"the bound holds, by {-most} to {-least} tokens"
         if self.good:
-            if self.exact:
-                return head + "every prompt has exactly the tokens that were counted"
-            return head + f"the bound holds, by {-self.most} to {-self.least} tokens"
-        if self.exact and self.least == self.most:
+            text = head + "the server counts as we did"
+            if self.tools is not None and self.tools.least < 0:
+                text += f" (with tools up to {-self.tools.least} tokens fewer)"
+            return text
+        if not self.exact:
             return head + (
-                f"the server counts {self.least:+d} tokens on every prompt: its chat template"
-                " differs from the folder's (thinking, tools or a system text of its own)"
+                f"some prompts have up to {most} tokens more than the bound; give"
+                " budget.tokenizer and prepare again"
             )
-        if self.exact:
+        worst = self.plain or self.tools
+        assert worst is not None
+        if worst.least == worst.most != 0:
             return head + (
-                f"the server's counts differ by {self.least:+d} to {self.most:+d} tokens:"
-                " this is not its tokenizer"
+                f"the server counts {worst.least:+d} tokens on every prompt: its chat template"
+                " differs from the folder's (thinking, or a system text of its own)"
             )
         return head + (
-            f"some prompts have up to {self.most} tokens more than the bound; give"
-            " budget.tokenizer and prepare again"
+            f"the server's counts differ by {least:+d} to {most:+d} tokens: this is not its"
+            " tokenizer, or not its template"
         )
 
 
@@ -74,6 +97,35 @@ def compare(rows: Path, run: Path) -> Check:
     Raises:
         PrepareError: there is nothing to compare.
     """
+    found = _replies(run)
+    plain: list[int] = []
+    tools: list[int] = []
+    exact = True
+    try:
+        with rows.open("rb") as file:
+            for line in file:
+                row = msgspec.json.decode(line, type=_Row)
+                if row.index in found:
+                    difference = found[row.index] - row.prompt_tokens
+                    (tools if row.tools else plain).append(difference)
+                    exact = exact and row.exact
+    except FileNotFoundError:
+        raise PrepareError(f"{rows}: no such file; prepare writes it beside the prompts") from None
+    except msgspec.DecodeError as error:
+        raise PrepareError(f"{rows}: {error}") from error
+    if not plain and not tools:
+        raise PrepareError(f"{run}: none of its prompts is in {rows}")
+    return Check(exact, _spread(plain), _spread(tools))
+
+
+def _spread(differences: list[int]) -> Spread | None:
+    if not differences:
+        return None
+    return Spread(len(differences), min(differences), median(differences), max(differences))
+
+
+def _replies(run: Path) -> dict[int, int]:
+    """Index → prompt tokens as the server counted them, of the first replies."""
     found: dict[int, int] = {}
     decoder = msgspec.json.Decoder(_Record)
     for path in sorted([*run.glob("completions_*.jsonl"), *run.glob("completions_*.jsonl.open")]):
@@ -88,19 +140,4 @@ def compare(rows: Path, run: Path) -> Check:
             break
     if not found:
         raise PrepareError(f"{run}: no completion with usage there yet")
-    differences: list[int] = []
-    exact = True
-    try:
-        with rows.open("rb") as file:
-            for line in file:
-                row = msgspec.json.decode(line, type=_Row)
-                if row.index in found:
-                    differences.append(found[row.index] - row.prompt_tokens)
-                    exact = exact and row.exact
-    except FileNotFoundError:
-        raise PrepareError(f"{rows}: no such file; prepare writes it beside the prompts") from None
-    except msgspec.DecodeError as error:
-        raise PrepareError(f"{rows}: {error}") from error
-    if not differences:
-        raise PrepareError(f"{run}: none of its prompts is in {rows}")
-    return Check(len(differences), exact, min(differences), median(differences), max(differences))
+    return found

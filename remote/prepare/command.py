@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json as jsonlib
 import os
 import signal
@@ -124,18 +125,7 @@ def check(output: Path, run: Path, *, json: bool = False) -> int:
     except PrepareError as error:
         return _fail(error, 1, debug=False)
     if json:
-        print(
-            jsonlib.dumps(
-                {
-                    "compared": found.compared,
-                    "exact": found.exact,
-                    "good": found.good,
-                    "least": found.least,
-                    "median": found.middle,
-                    "most": found.most,
-                }
-            )
-        )
+        print(jsonlib.dumps({"good": found.good, **dataclasses.asdict(found)}))
     else:
         print(found.line())
     return 0 if found.good else 1

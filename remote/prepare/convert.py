@@ -259,6 +259,7 @@ class Converter:
             "domain_why": why,
             "language": language,
             "turns": len(user),
+            "tools": len(request.tools),
             "prompt_tokens": tokens,
             "exact": self._counter.exact,
             "max_tokens": out,

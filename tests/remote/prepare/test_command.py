@@ -241,7 +241,7 @@ def test_counts_are_checked_against_the_first_replies(
     assert run(["-o", "prompts.jsonl", "--check", "run"]) == 1
     assert "no completion with usage" in capsys.readouterr().err
     assert replies(0, exact=True) == 0
-    assert "exactly" in capsys.readouterr().out
+    assert "counts as we did" in capsys.readouterr().out
     assert replies(2, exact=True) == 1
     assert "template" in capsys.readouterr().out
     assert replies(-30, exact=False) == 0

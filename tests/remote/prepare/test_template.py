@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from remote.prepare.budget import Bound, Budget, Exact, answer_room, counter
+from remote.prepare.budget import Bound, Budget, Exact, answer_room, as_served, counter
 from remote.prepare.convert import Converter
 from remote.prepare.errors import RecipeError
 from remote.prepare.rows import Drop, Notes, Request
@@ -51,8 +51,8 @@ def tool_requests(dataset_rows: Path) -> list[Request]:
 def check_rendered(text: str, request: Request, *, xml: bool) -> None:
     """What every prompt with tools must be in the model's own form."""
     # Each tool once, as one JSON line of its own, between the template's tags.
-    for tool in request.tools:
-        assert json.dumps(tool, ensure_ascii=False) in text
+    for tool in as_served(request.tools):
+        assert text.count(json.dumps(tool, ensure_ascii=False)) == 1
     assert text.count("<tools>") == text.count("</tools>") == 1
     # Nothing of the dataset's own wording about formats is left.
     for phrase in ("signatures", "XML tags", "pydantic", "inside <tool_call>", "guess missing"):
@@ -111,6 +111,28 @@ def test_real_model_folder(dataset_rows: Path) -> None:
     counts = exact.count(made, [None] * len(made))
     assert all(c > 0 for c in counts)
     assert all(b >= c for b, c in zip(bound.count(made, []), counts, strict=True))
+
+
+def test_tools_are_counted_as_the_more_talkative_server_writes_them() -> None:
+    sent = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    (tool,) = as_served([{"type": "function", "function": sent}])
+    # SGLang 0.5.12 dumps every field of its model, in the order of the model.
+    assert json.dumps(tool["function"]) == (
+        '{"description": null, "name": "f", "parameters": {"type": "object", "properties": {}},'
+        ' "strict": false}'
+    )
+
+
+def test_a_template_that_wants_bare_functions_gets_them(folder: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for t in tools %}{% if t.function %}{{ raise_exception('bare') }}{% endif %}"
+        "[{{ t.name }}]{% endfor %}"
+    )
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    request = Request([{"role": "user", "content": "Hi"}], [tool])
+    assert Exact(tmp_path).render(request) == "[f]"
 
 
 def test_a_conversation_the_template_refuses_is_a_named_drop(
