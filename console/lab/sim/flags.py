@@ -45,7 +45,7 @@ HELP = {
 }
 
 
-def human_int(text: str) -> int:
+def human_readable_int(text: str) -> int:
     """``32k`` → 32000, ``32Ki`` → 32768; plain integers as they are."""
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([kKmMgG]?i?)", text.strip())
     if match is None or match[2].lower() not in _UNITS:
@@ -58,7 +58,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
     "json": json.loads,
-    "human": human_int,
+    "human": human_readable_int,
 }
 
 
