@@ -455,7 +455,9 @@ class ReadLog(Struct, tag="log.read", frozen=True):
     """Lines of one log. → :class:`LogPart`
 
     ``source`` is ``gpu0`` …, ``run`` or ``agent``. With ``offset`` None the last ``lines``
-    lines; else lines from that byte offset on.
+    lines; else lines from that byte offset on, or with a negative number of lines those before
+    it. A search looks through 64 MiB at most: where it found nothing, ``offset`` of the part
+    (backwards) or ``next`` (forwards) is where to go on looking.
     """
 
     source: str

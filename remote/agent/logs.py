@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 from remote.protocol import LogPart
 
@@ -31,42 +32,62 @@ def tail(source: str, path: Path, lines: int, grep: str = "") -> LogPart:
 
     Raises OSError where the file can't be read, re.error on a bad pattern.
     """
-    wanted = re.compile(grep.encode()) if grep else None
     with path.open("rb") as file:
-        stat = os.fstat(file.fileno())
-        end, kept = _last_newline(file.fileno(), stat.st_size), b""
-        start = end
-        floor = max(0, end - SCAN)
-        found: list[tuple[int, bytes]] = []
-        while start > floor:
-            begin = max(floor, start - (1 << 20))
-            file.seek(begin)
-            kept = file.read(start - begin) + kept
-            start = begin
-            cut = 0 if begin == 0 else kept.find(b"\n") + 1
-            found = _lines(kept[cut:], begin + cut) + found
-            kept = kept[:cut]
-            if wanted:
-                found = [(at, line) for at, line in found if wanted.search(line)]
-            if len(found) >= lines:
-                break
+        return _before(source, file, None, lines, grep)
+
+
+def _before(source: str, file: BinaryIO, end: int | None, lines: int, grep: str) -> LogPart:
+    """The last ``lines`` lines that end at or before ``end`` (None: the last newline).
+
+    Where nothing matches, ``offset`` is how far back was looked.
+    """
+    wanted = re.compile(grep.encode()) if grep else None
+    stat = os.fstat(file.fileno())
+    if end is None:
+        end = _last_newline(file.fileno(), stat.st_size)
+    start, kept = end, b""
+    floor = max(0, end - SCAN)
+    found: list[tuple[int, bytes]] = []
+    while start > floor:
+        begin = max(floor, start - (1 << 20))
+        file.seek(begin)
+        kept = file.read(start - begin) + kept
+        start = begin
+        cut = 0 if begin == 0 else kept.find(b"\n") + 1
+        found = _lines(kept[cut:], begin + cut) + found
+        kept = kept[:cut]
+        if wanted:
+            found = [(at, line) for at, line in found if wanted.search(line)]
+        if len(found) >= lines:
+            break
     found = found[-lines:] if lines > 0 else []
-    offset = found[0][0] if found else end
+    offset = found[0][0] if found else start
     return _part(source, stat, offset, end, [line for _, line in found])
 
 
 def read(source: str, path: Path, offset: int, lines: int, grep: str = "") -> LogPart:
-    """Lines from a byte offset on; ``next`` is where to go on."""
-    wanted = re.compile(grep.encode()) if grep else None
+    """Lines from a byte offset on; ``next`` is where to go on. A negative number of lines: as
+    many of those before ``offset``, which then begins a line. A search goes on until something
+    matches, :data:`SCAN` bytes far at most."""
     with path.open("rb") as file:
         stat = os.fstat(file.fileno())
         offset = min(max(offset, 0), stat.st_size)
-        file.seek(offset)
-        data = file.read(CHUNK)
-    found = _lines(_whole(data), offset)[: max(lines, 0)]
-    after = found[-1][0] + len(found[-1][1]) + 1 if found else offset
-    shown = [line for _, line in found if not wanted or wanted.search(line)]
-    return _part(source, stat, offset, min(after, stat.st_size), shown)
+        if lines < 0:
+            return _before(source, file, offset, -lines, grep)
+        wanted = re.compile(grep.encode()) if grep else None
+        floor = offset + SCAN
+        while True:
+            data = _whole(os.pread(file.fileno(), CHUNK, offset))
+            found = _lines(data, offset)
+            shown = [(at, line) for at, line in found if not wanted or wanted.search(line)]
+            if shown or not data or not wanted or offset >= floor:
+                break
+            offset += len(data)
+    after = offset + len(data) if wanted else offset
+    if shown := shown[:lines]:
+        after = shown[-1][0] + len(shown[-1][1]) + 1
+        offset = shown[0][0]
+    return _part(source, stat, offset, min(after, stat.st_size), [line for _, line in shown])
 
 
 def follow(source: str, path: Path, inode: int, offset: int) -> LogPart | None:
