@@ -7,6 +7,7 @@ requests (with its leaks), validation, abort by prefix, drain, health.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 import uuid
@@ -25,7 +26,7 @@ from console.lab.sim.metrics import Metrics
 from console.lab.sim.settings import Fault, SimSettings
 from console.lab.sim.tokens import tokenizer
 
-HEALTH_TIMEOUT_S = 20.0
+HEALTH_TIMEOUT_S = float(os.environ.get("SGLANG_HEALTH_CHECK_TIMEOUT") or 20)
 HEALTH_POLL_S = 1.0
 DRAIN_TICK_S = 5.0
 DISCONNECT_POLL_S = 4.0

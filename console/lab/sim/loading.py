@@ -33,71 +33,86 @@ class Loading:
 
     def __init__(self, process: Process) -> None:
         self.process, self.conf, self.sim = process, process.conf, process.sim
+        self.total = self.sim.gpu_memory_mib / MIB_PER_GIB
+        self.context = capacity.CONTEXT_MIB / MIB_PER_GIB
 
     def load(self) -> capacity.Pools:
         """From the arguments to pools and graphs; ends the process where the real one would."""
-        conf, new = self.conf, self.conf.new
+        process = self.process
+        self.arguments()
+        folder = Path(self.sim.state_dir)
+        card = gpu.claim(folder, self.conf.gpu)
+        taken = gpu.held_mib(folder, self.conf.gpu) / MIB_PER_GIB if card is None else 0.0
+        process.family = children.spawn(card, orphan=process.fault.orphan)
+        if card is not None:
+            process.card = gpu.Card(folder, self.conf.gpu, process.family.scheduler.pid)
+        process.spend("init", INIT_S)
+        if not self.conf.new:
+            log.say("Init torch distributed begin.")
+            log.say("Init torch distributed ends. elapsed=0.31 s, mem usage=0.09 GB")
+        self.weights(self.total - self.context - taken)
+        self.backend()
+        pools = self.pools()
+        self.caches(pools)
+        left = self.graphs(pools.after_pools_gib)
+        process.memory(self.total - left)
+        process.startup["available"] = left
+        self.summary(pools, left)
+        return pools
+
+    def arguments(self) -> None:
+        """What is said of the arguments."""
+        conf = self.conf
         for warning in conf.warnings:
             log.say(warning)
         for name in getattr(conf.args, "_deprecated", None) or []:
             log.say(f"\x1b[1;33m'{name}' is deprecated and will be removed.\x1b[0m")
         shown = config.fields(conf)
-        if new:
+        if conf.new:
             log.say(f"server_args={shown!r}")
         else:
             inner = ", ".join(f"{name}={value!r}" for name, value in shown.items())
             log.say(f"server_args=ServerArgs({inner})")
         self.process.spend("args", 0)
         log.say("Using default HuggingFace chat template with detected content format: string")
-        folder = Path(self.sim.state_dir)
-        card = gpu.claim(folder, conf.gpu)
-        self.process.family = children.spawn(card, orphan=self.process.fault.orphan)
-        total = self.sim.gpu_memory_mib / MIB_PER_GIB
-        context = capacity.CONTEXT_MIB / MIB_PER_GIB
-        taken = gpu.held_mib(folder, conf.gpu) / MIB_PER_GIB if card is None else 0.0
-        self.process.spend("init", INIT_S)
-        if not new:
-            log.say("Init torch distributed begin.")
-            log.say("Init torch distributed ends. elapsed=0.31 s, mem usage=0.09 GB")
-        if card is not None:
-            self.process.card = gpu.Card(folder, conf.gpu, self.process.family.scheduler.pid)
-        self.process.memory(context)
-        free = total - context - taken
+
+    def weights(self, free: float) -> None:
+        """Load the weights into so many GiB of free memory."""
+        process, form = self.process, self.conf.weights
+        needs = capacity.QWEN36_27B.weights(form)
+        process.memory(self.context)
         log.say(f"Load weight begin. avail mem={free:.2f} GB")
-        needs = capacity.QWEN36_27B.weights(conf.weights)
-        import_web = threading.Thread(target=_import_web, daemon=True)
-        import_web.start()  # part of what loading is: Python reads its libraries meanwhile
-        step = [0]
-        began = time.monotonic()
+        label = "Multi-thread loading shards"
+        log.write(log.ERR, log.bar(label, 0, SHARDS, 0.0))
+        if free < needs + 1:
+            process.spend("weights", needs * LOAD_S_PER_GIB * free / needs)
+            log.write(log.ERR, "\n")
+            process.fail(failures.CAUSES["oom_load"], "weights")
+        if self.hopeful():  # part of what loading is: Python reads its libraries meanwhile
+            threading.Thread(target=_read_libraries, daemon=True).start()
+        began, done = time.monotonic(), 0
 
         def shards(share: float) -> None:
-            self.process.memory(context + needs * share, load=0.02)
-            while step[0] < int(share * SHARDS):
-                step[0] += 1
-                passed = time.monotonic() - began
-                text = log.bar("Multi-thread loading shards", step[0], SHARDS, passed)
-                log.write(log.ERR, text)
+            nonlocal done
+            process.memory(self.context + needs * share, load=0.02)
+            while done < int(share * SHARDS):
+                done += 1
+                log.write(log.ERR, log.bar(label, done, SHARDS, time.monotonic() - began))
 
-        log.write(log.ERR, log.bar("Multi-thread loading shards", 0, SHARDS, 0.0))
-        if free < needs + 1:
-            self.process.spend("weights", needs * LOAD_S_PER_GIB * free / needs, None)
-            log.write(log.ERR, "\n")
-            self.process.fail(failures.CAUSES["oom_load"], "weights")
-        took = self.process.spend("weights", needs * LOAD_S_PER_GIB, shards)
-        import_web.join()
-        self.process.startup["load_weight"] = took
-        quant = {"fp8": ", quant=fp8, fmt=e4m3", "fp4": ", quant=modelopt_fp4", "bf16": ""}
+        took = process.spend("weights", needs * LOAD_S_PER_GIB, shards)
+        process.startup["load_weight"] = took
         log.write(log.ERR, "\n")
-        if getattr(conf.args, "startup_weight_load_mode", None) != "overlap":
+        if getattr(self.conf.args, "startup_weight_load_mode", None) != "overlap":
+            quant = {"fp8": ", quant=fp8, fmt=e4m3", "fp4": ", quant=modelopt_fp4", "bf16": ""}
             log.say(
                 f"Load weight end. elapsed={took:.2f} s, "
-                f"type=Qwen3_5ForConditionalGeneration{quant[conf.weights]}, "
+                f"type=Qwen3_5ForConditionalGeneration{quant[form]}, "
                 f"avail mem={free - needs:.2f} GB, mem usage={needs:.2f} GB."
             )
-        self.backend()
-        pools = self.pools()
-        allowed = config.SM120_BACKENDS[conf.version]
-        assert conf.attention in allowed
+
+    def caches(self, pools: capacity.Pools) -> None:
+        """Allocate the pools."""
+        new, process = self.conf.new, self.process
         if new and pools.uncapped > pools.max_running:
             log.say(
                 f"max_running_requests is capped to {pools.max_running} by the mamba state cache "
@@ -105,11 +120,10 @@ class Loading:
                 "request). To raise it: increase --mamba-full-memory-ratio or "
                 "--max-mamba-cache-size, or halve the state size with --mamba-ssm-dtype bfloat16."
             )
-        kv_type = "torch.float8_e4m3fn" if conf.sizing.kv_bytes == 1 else "torch.bfloat16"
+        kv_type = "torch.float8_e4m3fn" if self.conf.sizing.kv_bytes == 1 else "torch.bfloat16"
         if not new:
             log.say(f"Using KV cache dtype: {kv_type}")
-        took = self.process.spend("memory", POOLS_S)
-        self.process.startup["kv_cache_allocation"] = took
+        process.startup["kv_cache_allocation"] = process.spend("memory", POOLS_S)
         log.say(
             f"Mamba Cache is allocated. max_mamba_cache_size: {pools.slots}, "
             f"conv_state size: {pools.conv_gib:.2f}GB, ssm_state size: {pools.ssm_gib:.2f}GB "
@@ -119,13 +133,13 @@ class Loading:
             f"KV Cache is allocated. {dtype}#tokens: {pools.tokens}, "
             f"K size: {pools.kv_gib / 2:.2f} GB, V size: {pools.kv_gib / 2:.2f} GB"
         )
-        left = pools.after_pools_gib - BACKEND_MIB / MIB_PER_GIB
-        self.process.memory(total - pools.after_pools_gib)
+        process.memory(self.total - pools.after_pools_gib)
         log.say(f"Memory pool end. avail mem={pools.after_pools_gib:.2f} GB")
         log.say("Using hybrid linear attention backend for hybrid GDN models.")
-        left = self.graphs(left)
-        self.process.memory(total - left)
-        self.process.startup["available"] = left
+
+    def summary(self, pools: capacity.Pools, left: float) -> None:
+        """The line with the effective numbers, and what the start took."""
+        conf, timings = self.conf, self.process.startup
         chunk = conf.args.chunked_prefill_size
         log.say(
             f"max_total_num_tokens={pools.tokens}, "
@@ -134,10 +148,8 @@ class Loading:
             f"max_running_requests={pools.max_running}, context_len={conf.context}, "
             f"available_gpu_mem={left:.2f} GB"
         )
-        self.process.startup["scheduler_e2e"] = time.monotonic() - self.process.began
-        self.process.startup["tokenizer_e2e"] = time.monotonic() - self.process.began
-        if new:
-            timings = self.process.startup
+        timings["scheduler_e2e"] = timings["tokenizer_e2e"] = time.monotonic() - self.process.began
+        if conf.new:
             log.say(
                 f"Engine startup timings (s): load_weight={timings['load_weight']:.2f}, "
                 f"kv_cache_allocation={timings['kv_cache_allocation']:.2f}, "
@@ -145,7 +157,17 @@ class Loading:
                 f"cuda_graph={{decode={timings.get('cuda_graph_decode', 0.0):.2f}}}, "
                 f"tokenizer_e2e={timings['tokenizer_e2e']:.2f}"
             )
-        return pools
+
+    def hopeful(self) -> bool:
+        """Whether anything speaks for this start ever reaching its port."""
+        if self.process.fault.fail in ("weights", "memory", "graphs"):
+            return False
+        if self.conf.attention not in config.SM120_BACKENDS[self.conf.version]:
+            return False
+        try:
+            return bool(capacity.size(self.conf.sizing, self.sim.gpu_memory_mib))
+        except capacity.NotEnoughMemoryError:
+            return False
 
     def backend(self) -> None:
         """The attention backend is made after the weights are in."""
@@ -180,40 +202,40 @@ class Loading:
             ratio=capacity.slots_per_request(conf.sizing),
         )
 
-    def graphs(self, free: float) -> float:
+    def graphs(self, after_pools: float) -> float:
         """Capture CUDA graphs; returns the GiB that are left."""
-        conf = self.conf
-        if free < LEAST_AFTER_POOLS_GIB - BACKEND_MIB / MIB_PER_GIB:
+        conf, process = self.conf, self.process
+        free = after_pools - BACKEND_MIB / MIB_PER_GIB
+        if after_pools < LEAST_AFTER_POOLS_GIB:
             if conf.cuda_graph:
                 self.say_capture(free)
-                self.process.spend("graphs", GRAPHS_S / 4)
-                self.process.fail(failures.CAUSES["oom_graph"], "graphs")
-            self.process.fail(failures.CAUSES["oom_run"], "graphs")
+                process.spend("graphs", GRAPHS_S / 4)
+                process.fail(failures.CAUSES["oom_graph"], "graphs")
+            process.fail(failures.CAUSES["oom_run"], "graphs")
         if not conf.cuda_graph:
-            self.process.spend("graphs", 0)
+            process.spend("graphs", 0)
             if conf.new:
                 log.say("Disable prefill CUDA graph because the decode CUDA graph is disabled")
             else:
                 log.say("Disable piecewise CUDA graph because --disable-cuda-graph is set")
             return free
         self.say_capture(free)
-        sizes = capture_sizes(conf.graph_max)
-        step = [0]
-        began = time.monotonic()
+        sizes, began, done = capture_sizes(conf.graph_max), time.monotonic(), 0
 
         def bars(share: float) -> None:
-            while step[0] < int(share * len(sizes)):
-                step[0] += 1
-                left = free - GRAPH_GB * step[0] / len(sizes)
-                label = f"Capturing batches (bs={sizes[-step[0]]} avail_mem={left:.2f} GB)"
-                passed = time.monotonic() - began
-                log.write(log.ERR, log.bar(label, step[0], len(sizes), passed))
+            nonlocal done
+            while done < int(share * len(sizes)):
+                done += 1
+                left = free - GRAPH_GB * done / len(sizes)
+                label = f"Capturing batches (bs={sizes[-done]} avail_mem={left:.2f} GB)"
+                bar = log.bar(label, done, len(sizes), time.monotonic() - began)
+                log.write(log.ERR, bar)
 
-        took = self.process.spend("graphs", GRAPHS_S, bars)
+        took = process.spend("graphs", GRAPHS_S, bars)
         log.write(log.ERR, "\n")
         left = free - GRAPH_GB
-        self.process.startup["graph_gb"] = GRAPH_GB
-        self.process.startup["cuda_graph_decode"] = took
+        process.startup["graph_gb"] = GRAPH_GB
+        process.startup["cuda_graph_decode"] = took
         if conf.new:
             log.say(
                 f"Capture target decode CUDA graph end. bs={sizes}, elapsed={took:.2f} s, "
@@ -249,5 +271,5 @@ def capture_sizes(most: int) -> list[int]:
     return [size for size in sizes if size <= most] or [most]
 
 
-def _import_web() -> None:
+def _read_libraries() -> None:
     import console.lab.sim.serving  # noqa: F401

@@ -4,6 +4,7 @@ happens around every request (keys, access lines, counters, errors)."""
 from __future__ import annotations
 
 import asyncio
+import os
 
 from aiohttp import web
 
@@ -13,7 +14,7 @@ from console.lab.sim.exchange import Handler, error, read, reply
 from console.lab.sim.generation import Generation
 from console.lab.sim.looking import Looking
 
-KEEP_ALIVE_S = 5.0
+KEEP_ALIVE_S = float(os.environ.get("SGLANG_TIMEOUT_KEEP_ALIVE") or 5)
 MAX_BODY = 256 << 20
 
 ADMIN_OPTIONAL = {
