@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -103,16 +103,23 @@ def processes(lab: Path, vmid: int | None = None) -> Iterator[psutil.Process]:
                 yield process
 
 
-def end_all(folder: Path, patience: float = 1.0) -> None:
-    """End every process started in the lab in this folder: the agent first, lest it mends."""
+def end_all(folder: Path) -> None:
+    """End every process started in the lab in this folder.
+
+    The agent goes first, lest it mends what goes with it; the rest is killed: all of it has to
+    survive that anyway.
+    """
     found = list(processes(folder))
     agents = [process for process in found if is_module(process, "remote.agent")]
-    _end(agents, patience)
+    _signal(agents, psutil.Process.terminate)
+    _, stubborn = psutil.wait_procs(agents, 1)
+    _signal(stubborn, psutil.Process.kill)
     for _ in range(3):  # what was just being started is found the next time
         found = list(processes(folder))
         if not found:
             return
-        _end(found, patience)
+        _signal(found, psutil.Process.kill)
+        psutil.wait_procs(found, 5)
 
 
 def is_module(process: psutil.Process, name: str) -> bool:
@@ -122,13 +129,8 @@ def is_module(process: psutil.Process, name: str) -> bool:
     return False
 
 
-def _end(found: list[psutil.Process], patience: float) -> None:
+def _signal(found: list[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.resume()
-            process.terminate()
-    _, alive = psutil.wait_procs(found, patience)
-    for process in alive:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, 5)
+            send(process)

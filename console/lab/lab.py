@@ -347,8 +347,7 @@ class Lab:
         if hasattr(self, "target") and not self._temporary:
             await self._stop_run()
         await asyncio.to_thread(container.end_all, self.folder)
-        for service in self._services:
-            await asyncio.to_thread(service.stop)
+        await asyncio.gather(*(asyncio.to_thread(service.stop) for service in self._services))
         if self._lock is not None:
             self._lock.close()
         if self._temporary and not self.options.keep:
