@@ -19,7 +19,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from console import away, model, prefs, themes
+from console import away, clipboard, model, prefs, themes
 from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
 from console.feed import Connect, Feed, FeedError, connect_agent
 from console.screens.base import StokerScreen
@@ -345,6 +345,21 @@ class StokerApp(App[None], inherit_bindings=False):
     def say(self, text: str, severity: Any = "information") -> None:
         """One line in the corner; never markup."""
         self.notify(text, severity=severity, markup=False, timeout=8 if severity == "error" else 4)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """By the system's own tool, else by the terminal; too long a text is said, not cut."""
+
+        async def copy() -> None:
+            if await asyncio.to_thread(clipboard.by_tool, text):
+                return
+            sequence = clipboard.osc52(text)
+            if sequence is None:
+                self.say("too long for this terminal's clipboard: save it to a file", "warning")
+            elif self._driver is not None:
+                self._driver.write(sequence)
+
+        self._clipboard = text
+        self.spawn(copy())
 
     # --- painting ---
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -11,14 +15,20 @@ from textual.css.query import NoMatches
 from textual.widgets import Input
 
 from console import model
+from console.logfile import Past, moment_of, seek, stamp
+from console.screens.ask import AskLine
 from console.screens.base import StokerScreen
-from console.text import UNKNOWN, number, short
+from console.text import UNKNOWN, number, percent, short, size
 from console.widgets.cards import STATE_SIGN
 from console.widgets.paint import Part, fit, gpu_style, spread, width_of
 from console.widgets.pane import Filter, Pane
 
 ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE) /')
 """Access lines of the HTTP server."""
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+    from remote.protocol import Request, Result
 
 NOISE = re.compile(
     r'"(?:GET|POST) /(?:health|health_generate|metrics|v1/loads|get_load|server_info|'
@@ -85,9 +95,14 @@ def grid(count: int, width: int, height: int) -> tuple[int, int]:
 class LogPane(Pane):
     """One log, with the state of its process in the title."""
 
+    app: StokerApp
+
     def __init__(self, source: str) -> None:
         super().__init__(log_style)
         self.source = source
+        self.past: Past | None = None
+        """What is shown of the file itself, while one looks back."""
+        self.loading = False
         self.seen = 0
         """Number of the first line of the ring that is not here yet."""
         self.version = -1
@@ -126,7 +141,12 @@ class LogPane(Pane):
         ring = state.logs.get(self.source)
         if ring is not None and ring.skipped:
             right.append((f"{short(ring.skipped)} skipped ", "warn"))
-        if not self.following:
+        if self.loading:
+            right.append(("reading … ", "bold info"))
+        if self.past is not None:
+            place = self.past.first / max(1, self.past.size)
+            right.append((f"from {percent(place)} of {size(self.past.size)} ", "bold info"))
+        elif not self.following:
             right.append((f"held, {short(self.behind)} below ", "bold warn"))
         focused = self.has_focus
         line = spread(left, right, width)
@@ -141,7 +161,7 @@ class LogPane(Pane):
     def pull(self, state: model.State) -> None:
         """Take in what came to the ring since the last time."""
         ring = state.logs.get(self.source)
-        if ring is None or ring.version == self.version:
+        if ring is None or ring.version == self.version or self.past is not None:
             return
         self.version = ring.version
         start, lines = ring.since(self.seen)
@@ -149,12 +169,114 @@ class LogPane(Pane):
         self.add(zip(range(start, start + len(lines)), lines, strict=True))
 
     def reload(self, state: model.State, wanted: Filter) -> None:
-        """All of the ring, through another filter."""
+        """All of the ring, through another filter; looking back ends with it."""
+        if self.past is not None:
+            self.past = None
+            self.following = True
         ring = state.logs.get(self.source)
         start, lines = (0, list[str]()) if ring is None else ring.since(0)
         self.seen = 0 if ring is None else ring.end
         self.version = -1 if ring is None else ring.version
         self.set_filter(wanted, zip(range(start, start + len(lines)), lines, strict=True))
+
+    # --- the whole file ---
+
+    def action_start(self) -> None:
+        """The first line of the file."""
+        self.app.spawn(self.go_to(0))
+
+    def wants_before(self) -> None:
+        """See :class:`Pane`: the file has what the ring dropped."""
+        if not self.loading:
+            self.app.spawn(self.page(back=True))
+
+    def wants_after(self) -> bool:
+        """See :class:`Pane`."""
+        past = self.past
+        if past is None or past.next >= past.size:
+            return False
+        if not self.loading:
+            self.app.spawn(self.page(back=False))
+        return True
+
+    @property
+    def grep(self) -> str:
+        """The filter as the other side searches by it; nothing for one it cannot do."""
+        found = self._filter
+        if found.pattern is None or found.inverted:
+            return ""
+        return f"(?i){found.text}" if found.pattern.flags & re.IGNORECASE else found.text
+
+    async def page(self, *, back: bool) -> None:
+        """Fetch a page before or behind what is shown, and keep the line on top where it is."""
+        self.loading = True
+        try:
+            past = self.past
+            if past is None:
+                past = await self._enter()
+                if past is None:
+                    return
+            top = self._top
+            for _ in range(8):  # a page of nothing but noise is no page
+                before = past.count
+                came = await (past.back(self.ask) if back else past.on(self.ask))
+                kept = [(n, line) for n, line in past.lines() if self._filter.keeps(line)]
+                if not came and not (back and past.first > 0):
+                    break
+                if len(kept) > len(self._lines) or past.count < before:
+                    break
+            self.past = past
+            self.show_lines(kept, top)
+        finally:
+            self.loading = False
+
+    async def _enter(self) -> Past | None:
+        """From the ring to the file: the same lines, now with their place in it."""
+        ring = self.app.state.logs.get(self.source)
+        if ring is None or ring.next <= 0:
+            return None
+        past = Past(self.source, self.grep)
+        past.size = max(ring.size, ring.next)
+        rows = max(self.rows, len(self._lines))
+        await past.back(self.ask, ring.next, min(9_000, rows))
+        kept = [(n, line) for n, line in past.lines() if self._filter.keeps(line)]
+        if not kept:
+            return past
+        self.following = False
+        self._top = kept[0][0]
+        return past
+
+    async def ask(self, request: Request) -> Result | None:
+        """A question to the agent; the reason of a refusal is told."""
+        return await self.app.ask(request)
+
+    def newest(self) -> list[tuple[int, str]]:
+        """Every line held here."""
+        return list(self._lines)
+
+    def to_time(self, when: str) -> None:
+        """Put the first line at or after a time on top."""
+        for place, line in self._lines:
+            at = stamp([line])
+            if at is not None and at >= when:
+                self._top = place
+                self.refresh()
+                return
+
+    async def go_to(self, offset: int) -> None:
+        """Show the file from a place on."""
+        self.loading = True
+        try:
+            past = Past(self.source, "")
+            past.size = offset
+            await past.on(self.ask, offset)
+            await past.back(self.ask)
+            kept = [(n, line) for n, line in past.lines() if self._filter.keeps(line)]
+            top = next((n for n, _ in kept if n >= 0), None)
+            self.past = past
+            self.show_lines(kept, top)
+        finally:
+            self.loading = False
 
 
 class LogsScreen(StokerScreen):
@@ -303,6 +425,17 @@ class LogsScreen(StokerScreen):
                 self.quiet = (self.quiet + 1) % 3
                 self.refilter()
                 self.app.say(_QUIET[self.quiet])
+            case "logs.time":
+                self.app.push_screen(
+                    AskLine("Show every pane from a time on", "17:05 or 17:05:30"), self.jump
+                )
+            case "logs.save":
+                self.save()
+            case "logs.copy":
+                one = self.chosen
+                if one is not None:
+                    self.app.copy_to_clipboard("\n".join(one.shown()))
+                    self.app.say(f"{len(one.shown())} lines copied")
             case "logs.panes":
                 self.app.focus_gpu = None
                 index = PANES.index(self.panes) if self.panes in PANES else 0
@@ -323,6 +456,40 @@ class LogsScreen(StokerScreen):
                 return False
         self.show()
         return True
+
+    async def jump(self, text: str | None) -> None:
+        """Every pane at one time."""
+        if not text:
+            return
+        now = stamp([line for pane in self.query(LogPane) for _, line in pane.newest()])
+        day = (now or "").split(" ")[0] or time.strftime("%Y-%m-%d")
+        when = moment_of(text, day)
+        if when is None:
+            self.app.say(f"{text!r} is no time: type 17:05 or 2026-11-29 17:05:30", "error")
+            return
+
+        async def one(pane: LogPane) -> None:
+            offset = await seek(self.app.ask, pane.source, when)
+            if offset is not None:
+                await pane.go_to(offset)
+                pane.to_time(when)
+
+        await asyncio.gather(*(one(pane) for pane in self.query(LogPane)))
+        self.retitle()
+
+    def save(self) -> None:
+        """What the chosen pane holds, as a file here."""
+        pane = self.chosen
+        if pane is None:
+            return
+        name = f"stoker-{pane.source}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+        lines = [line for _, line in pane.newest()]
+        try:
+            Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
+        except OSError as error:
+            self.app.say(f"{name}: {error.strerror}", "error")
+        else:
+            self.app.say(f"{len(lines):,} lines saved to {name}")
 
     def refilter(self) -> None:
         """Everything held, through the filter as it is now."""
@@ -365,7 +532,7 @@ class LogsScreen(StokerScreen):
     def on_pane_held(self, message: Pane.Held) -> None:
         """A pane that follows again takes in what it left out."""
         pane = message.pane
-        if isinstance(pane, LogPane) and pane.following and pane.pending:
+        if isinstance(pane, LogPane) and pane.following and (pane.pending or pane.past):
             pane.reload(self.app.state, self.filter)
         self.retitle()
 

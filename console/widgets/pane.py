@@ -70,9 +70,10 @@ class Pane(Widget, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "move(-1)"),
         ("down,j", "move(1)"),
-        ("pageup", "move(-20)"),
-        ("pagedown", "move(20)"),
+        ("pageup", "page(-1)"),
+        ("pagedown", "page(1)"),
         ("home", "move(-1000000)"),
+        ("ctrl+home", "start"),
         ("end,G", "follow"),
         ("left", "shift(-16)"),
         ("right", "shift(16)"),
@@ -94,6 +95,7 @@ class Pane(Widget, can_focus=True):
     ) -> None:
         super().__init__(id=id)
         self._style_of = style_of
+        self._limit = limit
         self._lines: deque[tuple[int, str]] = deque(maxlen=limit)
         self._filter = Filter()
         self._top = 0
@@ -120,7 +122,7 @@ class Pane(Widget, can_focus=True):
         """Another filter: ``lines`` is everything there is."""
         self._filter = wanted
         self.pending = 0
-        self._lines.clear()
+        self._lines = deque(maxlen=self._limit)
         self._strips.clear()
         self._lines.extend((n, line) for n, line in lines if wanted.keeps(line))
         self.refresh()
@@ -131,7 +133,7 @@ class Pane(Widget, can_focus=True):
         fresh = [(n, line) for n, line in lines if keeps(line)]
         if not fresh:
             return 0
-        room = (self._lines.maxlen or MAX_LINES) - len(self._lines)
+        room = self._limit - len(self._lines)
         if not self.following and (self.pending or len(fresh) > room):
             self.pending += len(fresh)
             return len(fresh)
@@ -193,15 +195,31 @@ class Pane(Widget, can_focus=True):
         """The key."""
         self.follow()
 
+    def action_page(self, by: int) -> None:
+        """Scroll by what can be seen, one line kept."""
+        self.action_move(by * max(1, self.rows - 1))
+
+    def action_start(self) -> None:
+        """The very first line; a pane that can fetch it does."""
+        self.action_move(-(1 << 40))
+
     def action_move(self, by: int) -> None:
         """Scroll; at the end, follow again."""
         if not self._lines:
+            if by < 0:
+                self.wants_before()
             return
         start = self._start()
         most = max(0, len(self._lines) - self.rows)
         wanted = max(0, min(most, start + by))
+        if by < 0 and start + by < 0:
+            self.wants_before()
         if wanted >= most and by > 0:
-            self.follow()
+            if self.wants_after():
+                self._top = self._lines[most][0]
+                self.refresh()
+            else:
+                self.follow()
             return
         if wanted != start or by < 0:
             if self.following:
@@ -209,6 +227,23 @@ class Pane(Widget, can_focus=True):
                 self.post_message(self.Held(self))
             self._top = self._lines[wanted][0]
             self.refresh()
+
+    def wants_before(self) -> None:
+        """One would go on above the first line held; a pane that can fetch it does."""
+
+    def wants_after(self) -> bool:
+        """One would go on below the last line held; True where there is more than that."""
+        return False
+
+    def show_lines(self, lines: Iterable[tuple[int, str]], top: int | None = None) -> None:
+        """Show just these, held still, ``top`` first."""
+        self._lines = deque(lines)
+        self._strips.clear()
+        self.pending = 0
+        self.following = False
+        if top is not None:
+            self._top = top
+        self.refresh()
 
     def action_shift(self, by: int) -> None:
         """Scroll sideways."""

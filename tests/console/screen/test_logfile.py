@@ -1,0 +1,188 @@
+"""Scrolling back through a whole file, against the agent's own reader of files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from console import clipboard
+from console.logfile import HELD, Past, moment_of, seek, stamp
+from console.screens.logs import LogPane
+from remote.agent import logs
+from remote.protocol import LogPart, ReadLog, Request, Result
+from tests.console.screen.test_flows import driven
+
+BASE = 1_796_140_000
+
+
+def at(second: int) -> str:
+    """The stamp of a line."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(BASE + second))
+
+
+def write(path: Path, count: int) -> None:
+    """One line a second, every thousandth an error."""
+    with path.open("w") as out:
+        for n in range(count):
+            word = "ERROR boom" if n % 1_000 == 7 else "Decode batch, #running-req: 72"
+            out.write(f"[{at(n)}] line {n} {word}\n")
+
+
+class File:
+    """Asks the agent's reader, as the agent does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.asked = 0
+
+    async def __call__(self, request: Request) -> Result | None:
+        assert isinstance(request, ReadLog)
+        self.asked += 1
+        if request.offset is None:
+            return logs.tail(request.source, self.path, request.lines, request.grep)
+        return logs.read(request.source, self.path, request.offset, request.lines, request.grep)
+
+
+async def test_paging_back_and_forth_keeps_numbers_and_bounds(tmp_path: Path) -> None:
+    """All the way to the start, held lines bounded, and back to the end."""
+    path = tmp_path / "a.log"
+    write(path, 30_000)
+    ask = File(path)
+    past = Past("gpu0")
+    past.size = path.stat().st_size
+    while await past.back(ask):
+        assert past.count <= HELD + 500
+    assert past.first == 0
+    numbered = dict(past.lines())
+    lowest = min(numbered)
+    assert "line 0 " in numbered[lowest]
+    for number, line in numbered.items():
+        assert f"line {number - lowest} " in line
+    while await past.on(ask):
+        assert past.count <= HELD + 500
+    assert past.next == past.size
+    assert "line 29999 " in past.lines()[-1][1]
+
+
+async def test_a_search_is_done_on_the_far_side(tmp_path: Path) -> None:
+    """Only what matches travels."""
+    path = tmp_path / "a.log"
+    write(path, 20_000)
+    ask = File(path)
+    past = Past("gpu0", "ERROR")
+    past.size = path.stat().st_size
+    while await past.back(ask) or past.first > 0:
+        pass
+    assert [line.split()[3] for _, line in past.lines()] == [
+        str(n) for n in range(7, 20_000, 1_000)
+    ]
+    assert ask.asked < 6
+
+
+@pytest.mark.parametrize("second", [0, 1, 4_321, 19_999, 50_000])
+async def test_a_time_is_found_by_halving(tmp_path: Path, second: int) -> None:
+    """In a few reads, whatever the size."""
+    path = tmp_path / "a.log"
+    write(path, 20_000)
+    ask = File(path)
+    offset = await seek(ask, "gpu0", at(second))
+    assert offset is not None
+    assert ask.asked < 20
+    part = logs.read("gpu0", path, offset, 200)
+    if second < 20_000:
+        assert any(f"line {second} " in line for line in part.lines)
+
+
+async def test_a_log_without_times_has_none(tmp_path: Path) -> None:
+    """The run's own log."""
+    path = tmp_path / "a.log"
+    path.write_text("Port 30000: OK\n" * 3_000)
+    assert await seek(File(path), "run", at(0)) is None
+
+
+def test_times_as_typed() -> None:
+    """With and without a day and seconds."""
+    assert moment_of("17:05", "2026-11-29") == "2026-11-29 17:05:00"
+    assert moment_of(" 7:05:09 ", "2026-11-29") == "2026-11-29 07:05:09"
+    assert moment_of("2026-11-28 23:59", "x") == "2026-11-28 23:59:00"
+    assert moment_of("25:00", "x") is None
+    assert moment_of("soon", "x") is None
+    assert stamp(["nothing", "2026-11-29 17:05:30,123 I agent"]) == "2026-11-29 17:05:30"
+
+
+async def test_a_pane_scrolls_back_through_the_file_and_returns(tmp_path: Path) -> None:
+    """Page up above what is held fetches; the lines one looks at stay; end follows again."""
+    path = tmp_path / "a.log"
+    write(path, 5_000)
+    async with driven(elapsed=20) as one:
+        reader = File(path)
+        plain = one.story.call
+
+        async def call(request: Request, timeout: float = 30) -> Result:
+            if isinstance(request, ReadLog):
+                found = await reader(request)
+                assert found is not None
+                return found
+            return await plain(request, timeout)
+
+        one.story.call = call  # type: ignore[method-assign]
+
+        async def silent(_: object) -> None:
+            pass
+
+        one.story.subscribe = silent  # type: ignore[method-assign, assignment]
+        await one.keys("0", "l")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
+        tail = logs.tail("gpu0", path, 200)
+        one.app._heard(LogPart("gpu0", 7, tail.offset, tail.next, tail.lines, 0, tail.size))
+        pane = one.app.screen.query_one(LogPane)
+        await one.until(lambda: "line 4999 " in "".join(pane.shown()[-1:]))
+        for _ in range(40):
+            await one.keys("home", "pageup")
+            await one.until(lambda: not pane.loading)
+            if "line 0 " in pane.shown()[0]:
+                break
+        assert "line 0 " in pane.shown()[0]
+        await one.keys("end")
+        await one.until(lambda: pane.past is None)
+        await one.keys("ctrl+home")
+        await one.until(lambda: "from 0%" in one.screen())
+        await one.keys("T")
+        await one.write(at(2_500))
+        await one.keys("enter")
+        await one.until(lambda: "line 2500 " in "".join(pane.shown()[:1]))
+        await one.keys("slash")
+        await one.until(lambda: one.app.focused is not None and one.app.focused.id == "filter")
+        await one.write("error boom")
+        await one.until(lambda: pane.past is None)
+        await one.keys("enter", "pageup", "pageup")
+        await one.until(lambda: any("line 7 ERROR" in line for line in pane.shown()))
+        await one.keys("escape")
+        await one.until(lambda: pane.following and "line 4999 " in "".join(pane.shown()[-1:]))
+
+
+def test_the_clipboard_sequence_is_bounded_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base64 holds no control character; too long is said."""
+    assert clipboard.osc52("a\x1b\x07b") == "\x1b]52;c;YRsHYg==\a"
+    assert clipboard.osc52("x" * 100_000) is None
+    monkeypatch.setenv("SSH_CONNECTION", "1 2 3 4")
+    assert clipboard.native() is None
+    assert not clipboard.by_tool("x")
+
+
+def saved(folder: Path) -> list[str]:
+    """What was saved there."""
+    return [path.read_text() for path in folder.glob("stoker-gpu0-*.log")]
+
+
+async def test_lines_are_saved_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are, not as they are painted."""
+    monkeypatch.chdir(tmp_path)
+    async with driven(elapsed=100) as one:
+        await one.keys("0", "l")
+        await one.until(lambda: any(p.count for p in one.app.screen.query(LogPane)))
+        await one.keys("S")
+        await one.until(lambda: saved(tmp_path))
+        assert "Decode batch" in saved(tmp_path)[0]
