@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from remote import host, samples, verdict
-from remote.agent import alerts, diff, epochs, logs
+from remote.agent import alerts, diff, epochs, logs, prune
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
 from remote.agent.run import Run
@@ -48,6 +48,7 @@ from remote.protocol import (
 log = logging.getLogger("agent")
 
 TICK_S = 1.0
+PRUNE_S = 3600.0
 EPOCHS_SHOWN = 20
 KEEP_EPOCH_S = 30.0
 """How often an epoch's growing numbers are written down."""
@@ -101,6 +102,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._gpus.run())
             group.create_task(self._tick())
+            group.create_task(self._prune())
 
     async def close(self) -> None:
         """Leave; servers and run go on."""
@@ -113,6 +115,7 @@ class Agent:
             await asyncio.gather(self._watch, return_exceptions=True)
         if self._fleet is not None:
             await self._fleet.close()
+        self.run.close()
         await self.run.written()
         self.emit("agent.ended", "agent ended; servers and run go on")
         await self.journal.close()
@@ -165,6 +168,17 @@ class Agent:
                 log.exception("watching the servers failed")
                 self.emit("fleet.fault", f"{type(error).__name__}: {error}", level="error")
             await asyncio.sleep(2)
+
+    async def _prune(self) -> None:
+        while True:
+            try:
+                gone = await asyncio.to_thread(prune.prune, self.workspace.code, self.code)
+            except OSError as error:
+                log.warning("old code can't be removed: %s", error)
+            else:
+                if gone:
+                    self.emit("agent.pruned", f"removed old code: {', '.join(gone)}")
+            await asyncio.sleep(PRUNE_S)
 
     async def _tick(self) -> None:
         while True:
@@ -353,7 +367,7 @@ class Agent:
         path = self.log_path(request.source)
         if path is None:
             raise RequestError(f"no log called {request.source!r}: gpu0 …, run or agent")
-        lines = max(0, min(request.lines, 10_000))
+        lines = max(-10_000, min(request.lines, 10_000))
         try:
             if request.offset is None:
                 return await asyncio.to_thread(logs.tail, request.source, path, lines, request.grep)

@@ -38,6 +38,11 @@ OBEYED_S = 2.5
 looks at ``control.json`` each second and rewrites its progress at least every two."""
 FRESH_S = 30.0
 """A progress file that changed within this time has a living writer."""
+REVIVE_S = (2.0, 10.0, 60.0, 300.0)
+"""Waits before a run that died is started again; after the last one within an hour it stays."""
+LATELY_S = 900.0
+"""A run that died without an agent is started again only within this time: later, people decide."""
+HOLDER_S = 3.0
 EARLY_S = 10.0
 """For so long a start waits for the run's first word or its early end."""
 
@@ -85,6 +90,10 @@ class Run:
         self._write_lock = asyncio.Lock()
         self._writing: set[asyncio.Task[None]] = set()
         self._message = ""
+        self._target: TargetSpec | None = None
+        self._died: float | None = None
+        self._revived: list[float] = []
+        self._reviving: asyncio.Task[None] | None = None
 
     # --- what is known ---
 
@@ -123,7 +132,7 @@ class Run:
     def take(self, spec: TargetSpec) -> None:
         """Another spec: where the run directory lies may have changed."""
         moved = spec.run.output != self._spec.output
-        self._spec = spec.run
+        self._spec, self._target = spec.run, spec
         if moved or not self._control.servers:
             known = control.read(self.output)
             if known is not None:
@@ -213,12 +222,14 @@ class Run:
             return "a run that Stoker did not start is at work" if self.foreign else ""
         if self._alive:
             return f"the run goes on, pid {self.pid}"
-        how = "unknown how" if self.exit is None else f"exit status {self.exit}"
-        return f"the run had ended ({how})"
+        if self._died_lately():
+            # It was killed together with the agent, or while none was there.
+            self._ended()
+        return f"the run had ended ({how(self.exit)})"
 
     async def look(self, *, quiet: bool = False) -> None:
         """Once a second: is it alive, what does it say."""
-        was, message = self._alive, self._message
+        was, message = self._alive and not self.foreign, self._message
         await asyncio.to_thread(self._observe)
         if quiet:
             self._message = self.progress.message if self.progress else ""
@@ -226,24 +237,96 @@ class Run:
         if self.progress is not None and self.progress.message not in ("", message):
             self._message = self.progress.message
             self._emit("run.message", self._message)
-        if was and not self._alive and not self.foreign:
-            self._ended()
+        if was and not self._alive:
+            self._died = time.monotonic()
+        if self._died is not None:
+            if self._alive:
+                self._died = None
+            # Its holder writes down how it ended a moment after it has.
+            elif self.exit is not None or time.monotonic() - self._died > HOLDER_S:
+                self._died = None
+                self._ended()
 
     def _ended(self) -> None:
-        status = self.progress.status if self.progress else "unknown"
-        done = f"{self.progress.completed} of {self.progress.total}" if self.progress else "?"
+        progress = self.progress
+        done = f"{progress.completed} of {progress.total} prompts" if progress else "?"
         if self.exit == 0:
-            self._emit("run.done", f"the run is done: {done} prompts")
-        elif status in ("stopped", "done") and self.exit in (1, 130):
-            self._emit("run.ended", f"the run ended ({status}): {done} prompts done")
-        else:
-            how = "nobody knows how" if self.exit is None else f"exit status {self.exit}"
-            text = f"the run ended ({how}): {done} prompts done: {last_words(self._log)}"
-            self._emit("run.failed", text, level="error")
+            self._emit("run.done", f"the run is done: {done}")
+            return
+        status = progress.status if progress else "unknown"
+        if self.exit == 1 and status == "done" and progress is not None:
+            rest = {
+                "given up": progress.failed,
+                "set aside": progress.set_aside,
+                "not uploaded": progress.not_in_s3,
+            }
+            told = ", ".join(f"{count} {what}" for what, count in rest.items() if count)
+            self._emit("run.done", f"the run is done: {done}; {told}", level="warning")
+            return
+        if self.exit in (1, 130) and status in ("stopped", "done"):
+            self._emit("run.ended", f"the run ended ({status}): {done} done")
+            return
+        text = f"the run ended ({how(self.exit)}) with {done} done"
+        if self.exit is not None and self.exit > 0:
+            text += f": {last_words(self._log)}"
+        wait = self._next_revival()
+        if wait is not None and self.launch is not None:
+            text += f"; it is started again in {wait:.0f} s"
+            self._reviving = asyncio.create_task(self._revive(self.launch, wait))
+        self._emit("run.failed", text, level="error")
+
+    def _next_revival(self) -> float | None:
+        """Seconds until a run that ended by no one's wish is started again; None: not any more.
+
+        It resumes where it stopped, so nothing speaks against it but a fault that comes back.
+        """
+        now = time.time()
+        self._revived = [t for t in self._revived if now - t < 3600]
+        if self._control.dispatch not in ("run", "pause") or self._target is None:
+            return None
+        count = len(self._revived)
+        return REVIVE_S[count] if count < len(REVIVE_S) else None
+
+    async def _revive(self, launch: RunLaunch, wait: float) -> None:
+        await asyncio.sleep(wait)
+        if self.launch is not launch or self._alive or self._target is None:
+            return
+        self._revived.append(time.time())
+        # The socket may be another one by now; what was allowed once is not allowed again.
+        argv = self._argv(self._target, extend=False, accept_params=False)
+        again = replace(launch, launch=uuid.uuid4().hex, argv=argv, asked=time.time())
+        try:
+            env = await asyncio.to_thread(_environment, self._target.credentials_file)
+            self.launch = again
+            await asyncio.to_thread(self._hold, again, env)
+            self._emit("run.started", f"started again: {await self._first_word(again)}")
+        except (OSError, RequestError) as error:
+            self._emit("run.failed", f"starting it again failed: {error}", level="error")
+
+    def _let_lie(self) -> bool:
+        """Forget a revival that waits; whether one did."""
+        waiting = self._reviving is not None and not self._reviving.done()
+        if self._reviving is not None:
+            self._reviving.cancel()
+            self._reviving = None
+        return waiting
 
     @property
     def _log(self) -> Path:
         return self.workspace.run_log
+
+    def _died_lately(self) -> bool:
+        """Whether the run that an earlier agent started was killed a moment ago."""
+        if self.launch is None or self.exit in (0, 1, 2, 130):
+            return False
+        running, ended = (
+            self._records.running(self.launch.launch),
+            self._records.exit(self.launch.launch),
+        )
+        if running is None or running.identity is None:  # not this boot: no server lives either
+            return False
+        last = ended.ended if ended else self.progress.time if self.progress else running.began
+        return time.time() - last < LATELY_S
 
     def _observe(self) -> None:
         launch = self.launch.launch if self.launch else ""
@@ -290,6 +373,8 @@ class Run:
         self, spec: TargetSpec, *, who: str, extend: bool = False, accept_params: bool = False
     ) -> str:
         """Start the generation, or resume it; returns its first word. Raises RequestError."""
+        self._let_lie()
+        self._revived.clear()
         self.take(spec)
         await self.look(quiet=True)
         if self._alive:
@@ -387,6 +472,8 @@ class Run:
     ) -> str:
         """Change what the running generation does. Raises RequestError."""
         if not self._alive:
+            if do in ("stop", "drain") and self._let_lie():
+                return "the run had ended; it is not started again"
             raise RequestError("no run is alive: start it (it resumes where it stopped)")
         if self.foreign:
             raise RequestError(
@@ -405,11 +492,20 @@ class Run:
             "stop": "stopping: what is in flight is ended and will be sent again",
         }[do]
 
-    def terminate(self) -> None:
-        """SIGTERM to the run, which then drains by itself."""
-        if self._alive and not self.foreign and self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+    def close(self) -> None:
+        """Leave it as it is; the next agent looks after it."""
+        self._let_lie()
+
+
+def how(status: int | None) -> str:
+    """A wait status in words."""
+    if status is None:
+        return "nobody knows how"
+    if status >= 0:
+        return f"exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-status).name}"
+    return f"killed by signal {-status}"
 
 
 def last_words(path: Path) -> str:

@@ -1,0 +1,251 @@
+"""Agent, a simulated server and the real run: what dies comes back, and nothing else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket as sockets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from console.lab import prompts, venv
+from console.lab.sim import model
+from console.lab.sim.settings import SimSettings
+from remote.agent.diff import Picture
+from remote.paths import Workspace
+from remote.protocol import (
+    Done,
+    Down,
+    Event,
+    Events,
+    Failure,
+    Flags,
+    FleetSpec,
+    Get,
+    Plan,
+    ReadEvents,
+    Request,
+    Restart,
+    Result,
+    RunControl,
+    RunSpec,
+    RunStart,
+    Snapshot,
+    TargetSpec,
+    Up,
+)
+from tests.remote.agent.conftest import Agent, Link
+
+COUNT = 110
+SECTIONS = [name for name in Picture.__struct_fields__ if name != "target"]
+FLAGS: Flags = {
+    "mamba-scheduler-strategy": "extra_buffer",
+    "mamba-ssm-dtype": "bfloat16",
+    "mem-fraction-static": 0.85,
+    "context-length": 8192,
+    "reasoning-parser": "qwen3",
+    "tool-call-parser": "qwen3_coder",
+    "enable-metrics": True,
+}
+
+
+@dataclass
+class Site:
+    """One workspace with one GPU, and the link to whatever agent is there now."""
+
+    agent: Agent
+    spec: TargetSpec
+    link: Link
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.agent.workspace
+
+    async def ask(self, request: Request) -> Result | Failure:
+        return await self.link.ask(request)
+
+    async def done(self, request: Request) -> str:
+        answer = await self.ask(request)
+        assert isinstance(answer, Done), answer
+        return answer.text
+
+    async def until(self, what: Callable[[Picture], object], seconds: float = 60.0) -> Picture:
+        deadline = time.monotonic() + seconds
+        while True:
+            answer = await self.ask(Get())
+            assert isinstance(answer, Snapshot)
+            shown = Picture(**{name: getattr(answer, name) for name in SECTIONS})
+            if what(shown):
+                return shown
+            if time.monotonic() > deadline:
+                told = [*map(str, shown.servers), str(shown.run), *await self.texts()]
+                pytest.fail("\n".join(told))
+            await asyncio.sleep(0.1)
+
+    async def events(self) -> list[Event]:
+        answer = await self.ask(ReadEvents())
+        assert isinstance(answer, Events)
+        return answer.events
+
+    async def texts(self) -> list[str]:
+        return [f"{e.kind}: {e.text}" for e in await self.events()]
+
+    async def replace_agent(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.agent.processes[-1].send_signal(number)
+        await asyncio.to_thread(self.agent.processes[-1].wait, 20)
+        self.agent.start()
+        self.link = await Link.open(await self.agent.ready())
+
+
+def free_port() -> int:
+    with sockets.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+async def site(agent: Agent, tmp_path: Path) -> AsyncIterator[Site]:
+    model.write(tmp_path / "model")
+    (tmp_path / "cards").mkdir()
+    settings = SimSettings(state_dir=str(tmp_path / "cards"), speed=40, transient_errors=0.0)
+    python = venv.make(tmp_path / "sglang", "0.5.12", settings)
+    root = agent.workspace.root
+    prompts.write(root / "prompts.jsonl", prompts.expand(prompts.shipped(), COUNT))
+    spec = TargetSpec(
+        name="site",
+        workspace=str(root),
+        python=str(python),
+        fleet=FleetSpec(
+            model=str(tmp_path / "model"),
+            gpus=1,
+            base_port=free_port(),
+            drain_seconds=20,
+            flags=FLAGS,
+        ),
+        run=RunSpec(output="out"),
+    )
+    agent.start()
+    made = Site(agent, spec, await Link.open(await agent.ready()))
+    yield made
+    made.link.close()
+
+
+def ready(shown: Picture) -> bool:
+    return bool(shown.servers) and all(s.state == "ready" for s in shown.servers)
+
+
+def completed(shown: Picture) -> int:
+    return shown.run.progress.completed if shown.run.progress else 0
+
+
+def indices(site: Site) -> list[int]:
+    """The index of every record in every batch file."""
+    out = site.workspace.root / "out"
+    return [
+        json.loads(line)["index"]
+        for path in out.glob("completions_*.jsonl*")
+        for line in path.read_text().splitlines()
+    ]
+
+
+@pytest.mark.timeout(240)
+async def test_first_steps_then_kills_of_run_and_agent(site: Site) -> None:
+    refused = await site.ask(RunStart(spec=site.spec))
+    assert isinstance(refused, Failure)
+    assert refused.text == "no server is up: start them first (u)"
+
+    assert "epoch 1" in await site.done(Up(spec=site.spec))
+    shown = await site.until(ready)
+    server = shown.infos[0].pid
+    assert shown.infos[0].max_running == 37
+    assert "nothing to start" in await site.done(Up(spec=site.spec))
+
+    assert await site.done(RunStart(spec=site.spec)) == "0 done, 0 repaired, 1/1 healthy"
+    again = await site.ask(RunStart(spec=site.spec))
+    assert isinstance(again, Failure)
+    assert "at work already" in again.text
+
+    # The run dies: it is started again by itself and resumes.
+    shown = await site.until(lambda s: completed(s) >= 10)
+    first = shown.run.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    shown = await site.until(lambda s: s.run.alive and s.run.pid != first)
+    assert any("killed by SIGKILL" in text for text in await site.texts())
+
+    # The agent dies: its successor finds both, and neither was started anew.
+    second = shown.run.pid
+    await site.replace_agent()
+    shown = await site.until(ready)
+    assert shown.infos[0].pid == server
+    assert (shown.run.alive, shown.run.pid) == (True, second)
+    assert [e.id for e in shown.epochs] == [1]
+
+    # Both at once: the run comes back with the next agent.
+    assert second is not None
+    os.kill(second, signal.SIGKILL)
+    await site.replace_agent()
+    shown = await site.until(lambda s: s.run.alive and s.run.pid != second)
+    assert shown.infos[0].pid == server
+
+    shown = await site.until(lambda s: not s.run.alive and completed(s) == COUNT, 120)
+    assert shown.run.exit == 0
+    assert sorted(indices(site)) == list(range(COUNT))
+    assert any(text.startswith("run.done") for text in await site.texts())
+    epochs = (site.workspace.root / "out/epochs.jsonl").read_text().splitlines()
+    assert json.loads(epochs[0])["flags"] == FLAGS
+
+    assert isinstance(await site.ask(Down()), Done)
+    await site.until(lambda s: all(x.state == "stopped" for x in s.servers))
+
+
+@pytest.mark.timeout(240)
+async def test_a_swap_that_an_agent_left_is_finished_by_the_next(site: Site) -> None:
+    await site.done(Up(spec=site.spec))
+    await site.until(ready)
+    await site.done(RunStart(spec=site.spec))
+    await site.until(lambda s: completed(s) >= 5)
+    change: Flags = {"mamba-scheduler-strategy": "no_buffer", "mem-fraction-static": 0.9}
+    looked = await site.ask(Restart(spec=site.spec, set_flags=change, dry_run=True))
+    assert isinstance(looked, Plan)
+    assert looked.predicted_max_running == 72
+    begun = await site.ask(Restart(spec=site.spec, set_flags=change))
+    assert isinstance(begun, Plan)
+    busy = await site.ask(Down())
+    assert isinstance(busy, Failure)
+    assert busy.text.startswith("busy: restart")
+
+    await site.until(lambda s: s.swap and any(x.state == "doing" for x in s.swap.steps))
+    await site.replace_agent()
+    shown = await site.until(lambda s: s.swap and s.swap.state != "doing", 90)
+    assert shown.swap is not None
+    assert (shown.swap.state, shown.swap.to_epoch) == ("done", 2), shown.swap
+    shown = await site.until(ready)
+    assert shown.infos[0].max_running == 72
+    assert shown.infos[0].epoch == 2
+
+    # Stopped on purpose it stays stopped, and resumes when told to.
+    await site.until(lambda s: s.run.alive and completed(s) >= 20)
+    assert "stopping" in await site.done(RunControl(do="stop"))
+    shown = await site.until(lambda s: not s.run.alive)
+    assert shown.run.exit == 130
+    assert "done, 0 repaired" in await site.done(RunControl(do="resume"))
+    shown = await site.until(lambda s: not s.run.alive and completed(s) == COUNT, 120)
+    assert sorted(indices(site)) == list(range(COUNT))
+    assert epochs_of(site) <= {1, 2}
+
+
+def epochs_of(site: Site) -> set[int | None]:
+    """The epochs that stand in the records."""
+    out = site.workspace.root / "out"
+    return {
+        json.loads(line)["epoch"]
+        for path in out.glob("completions_*.jsonl*")
+        for line in path.read_text().splitlines()
+    }
