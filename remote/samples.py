@@ -156,8 +156,7 @@ def upkeep(now: float, newest: dict[int, int], oldest: dict[int, int], size: int
     """
     steps = sorted(KEEP)
     folds = tuple(
-        (source, step, newest.get(step, -step))
-        for source, step in itertools.pairwise(steps)
+        (source, step, newest.get(step, -step)) for source, step in itertools.pairwise(steps)
     )
     drops = {step: int(now - keep) for step, keep in KEEP.items()}
     if size > MAX_BYTES and steps[-1] in oldest:
