@@ -237,6 +237,17 @@ ACTIONS: Final[tuple[Action, ...]] = (
         screens=_FLEET,
         footer=10,
     ),
+    Action(
+        "config.take",
+        "Take these flags",
+        "Restart with the flags of the chosen epoch; the difference is shown first.",
+        ("enter",),
+        "Fleet",
+        changes=True,
+        verb="rollback",
+        screens=frozenset({"config"}),
+        footer=1,
+    ),
     # Logs
     Action(
         "logs.pause",

@@ -24,7 +24,7 @@ from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
 from console.feed import Connect, Feed, FeedError, connect_agent
 from console.screens.base import StokerScreen
 from console.screens.fleet import FleetScreen
-from console.text import clock, duration
+from console.text import clock, duration, visible
 from console.widgets.chart import SETS, SPANS, Plot, Plotter
 from remote.protocol import (
     Done,
@@ -238,6 +238,18 @@ class StokerApp(App[None], inherit_bindings=False):
         event = message.event
         if event.level == "error" and event.time > model.agent_now(self.state, self.now()) - 10:
             self.bell()
+            if not self.app_focus:
+                self.call_out(f"{self.target_name}: {event.text}")
+
+    def call_out(self, text: str) -> None:
+        """A desktop notification through the terminal, for one who looks elsewhere.
+
+        OSC 9 is iTerm2's, WezTerm's and Windows Terminal's, OSC 777 urxvt's, foot's and VTE's;
+        others ignore both.
+        """
+        if self._driver is not None and not self.is_headless:
+            shown = visible(text, 200).replace(";", ",")
+            self._driver.write(f"\x1b]9;stoker {shown}\a\x1b]777;notify;stoker;{shown}\a")
 
     def _linked(self, link: model.Link) -> None:
         before = self.state.link.state

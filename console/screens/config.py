@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 
 from console import model
 from console.screens.base import StokerScreen, set_height
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
     from console.app import StokerApp
 
 
-def epoch_lines(state: model.State, now: float, width: int, height: int) -> list[Line]:
-    """The epoch table, newest first, the best one marked."""
+def epoch_lines(
+    state: model.State, now: float, width: int, height: int, chosen: int = 0
+) -> list[Line]:
+    """The epoch table, newest first, the best one and the chosen row marked."""
     best = model.winner(state.epochs)
     head: list[Part] = [
         (pad(word, wide, ">"), "dim")
@@ -39,8 +43,10 @@ def epoch_lines(state: model.State, now: float, width: int, height: int) -> list
         changes = model.flag_changes(before, epoch.flags) if index else []
         newest = index == len(epochs) - 1
         star = best is not None and best.id == epoch.id
+        mark = "▸" if len(epochs) - 1 - index == chosen else " "
         line: list[Part] = [
-            (pad(f"{epoch.id}", 6, ">"), "bold strong" if newest else "text"),
+            (mark, "bold accent"),
+            (pad(f"{epoch.id}", 5, ">"), "bold strong" if newest else "text"),
             (pad(moment(epoch.since, now), 12, ">"), "text"),
             (pad(number(epoch.tok_s_per_gpu), 11, ">"), "bold good" if star else "text"),
             (pad(number(epoch.max_running), 7, ">"), "text"),
@@ -60,7 +66,8 @@ def epoch_lines(state: model.State, now: float, width: int, height: int) -> list
         lines.append(clip(line, width))
     if not epochs:
         lines.append([("no epoch yet: servers have not been started here", "dim")])
-    return lines[:height]
+    first = max(0, min(chosen - (height - 3), len(lines) - height))
+    return [lines[0], *lines[1 + first :]][:height]
 
 
 def flag_lines(state: model.State, width: int, height: int) -> list[Line]:
@@ -96,10 +103,17 @@ class Epochs(Painted):
     """The epoch table."""
 
     app: StokerApp
+    chosen = 0
+    """Rows from the newest."""
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        return epoch_lines(self.app.state, self.app.now(), width, height)
+        return epoch_lines(self.app.state, self.app.now(), width, height, self.chosen)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose a row."""
+        self.chosen = max(0, event.y - 1)
+        self.show()
 
 
 class FlagsNow(Painted):
@@ -122,14 +136,42 @@ class FlagsNow(Painted):
 
 
 class ConfigScreen(StokerScreen):
-    """Epochs above, flags below; `r` changes them."""
+    """Epochs above, flags below; `r` changes them, enter goes back to an epoch's."""
 
     SCREEN = "config"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "choose(-1)", show=False),
+        Binding("down,j", "choose(1)", show=False),
+    ]
 
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
         yield Epochs()
         yield FlagsNow()
+
+    def action_choose(self, by: int) -> None:
+        """Another row."""
+        table = self.query_one(Epochs)
+        table.chosen = max(0, min(len(self.app.state.epochs) - 1, table.chosen + by))
+        table.show()
+
+    async def act(self, name: str) -> bool:
+        """See :class:`StokerScreen`."""
+        if name != "config.take":
+            return False
+        from console.screens.restart import RestartScreen
+
+        epochs = self.app.state.epochs
+        index = len(epochs) - 1 - self.query_one(Epochs).chosen
+        if not 0 <= index < len(epochs):
+            return True
+        changes = model.flag_changes(model.current_flags(self.app.state), epochs[index].flags)
+        if not changes:
+            self.app.say("these flags run already")
+            return True
+        edits = {c.name: None if c.after is False else c.after for c in changes}
+        await self.app.push_screen(RestartScreen(None, edits))
+        return True
 
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""

@@ -164,6 +164,19 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
         await one.until(lambda: "×1.95" not in one.screen())
 
 
+async def test_an_earlier_epoch_is_a_starting_point() -> None:
+    """Chosen in the table, its difference is what the dialog opens with."""
+    async with driven() as one:
+        await one.keys("c", "enter")
+        await one.sees("these flags run already")
+        await one.keys("down", "enter")
+        await one.until(lambda: isinstance(one.app.screen, RestartScreen))
+        assert isinstance(one.app.screen, RestartScreen)
+        assert one.app.screen.edits == {"mem-fraction-static": 0.80}
+        await one.keys("enter")
+        await one.sees("0.85 → 0.8")
+
+
 async def test_a_refused_plan_stays_in_the_dialog() -> None:
     """The agent's own words, and nothing is lost of what was typed."""
     async with driven() as one:
