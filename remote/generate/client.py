@@ -108,6 +108,10 @@ class _Model(Struct):
     max_model_len: int | None = None
 
 
+class _Count(Struct):
+    count: int | None = None
+
+
 class _Models(Struct):
     data: list[_Model]
 
@@ -241,6 +245,31 @@ class Client:
         # whenever the server works, also where it keeps no metrics.
         used = sum(rank.get("num_used_tokens") or 0 for rank in document["loads"])
         return Sample(seen.running, seen.queued, seen.max_running, used)
+
+    async def count_tokens(
+        self, server: str, engine: str, model: str, messages: Raw, tools: Raw | None
+    ) -> int | None:
+        """Tokens of a prompt by the server's own tokenizer; None where it cannot say.
+
+        vLLM applies its chat template; SGLang counts a plain text, so that the few tokens of
+        the template come on top.
+        """
+        if engine == "vllm":
+            body: dict[str, Any] = {"model": model, "messages": messages}
+        elif engine == "sglang":
+            text = bytes(messages).decode("utf-8", "replace")
+            texts = [str(m.get("content") or "") for m in msgspec.json.decode(text)]
+            if tools is not None:
+                texts.append(bytes(tools).decode("utf-8", "replace"))
+            body = {"model": model, "prompt": "\n".join(texts)}
+        else:
+            return None
+        try:
+            answer = await self._http.post(f"{server}/tokenize", content=encode(body), timeout=10)
+            count = msgspec.json.decode(answer.content, type=_Count).count
+        except (httpx.HTTPError, aiohttp.ClientError, OSError, msgspec.DecodeError):
+            return None
+        return count if answer.status_code == 200 else None
 
     async def abort_all(self, server: str) -> None:
         """Have SGLang break off everything; the requests come back with what they had so far."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from remote.generate.outcomes import ANSWERED, KEPT
 from remote.generate.settings import Settings, UsageError
 from remote.protocol import S3Spec, TargetSpec
 
@@ -68,8 +69,18 @@ def parser() -> argparse.ArgumentParser:
     add("--model", default="", help="model name to ask for (default: what the servers serve)")
     add("--endpoint", default="chat", choices=("chat", "generate"))
     add("--retries", type=int, default=3, metavar="N", help="after a failed attempt")
+    add(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="OUTCOME=WHAT",
+        help="what to do with an outcome: keep, set_aside or retry:N (another seed, up to N "
+        "times); e.g. looped=retry:2. Default: ok and length are kept, others set aside",
+    )
+    add("--hedge", action="store_true", help="at the end, send stragglers to a second server")
     add("--s3", default="", metavar="BUCKET/PREFIX", help="upload sealed batches")
     add("--s3-endpoint", default="", metavar="URL", help="an S3 service other than AWS")
+    add("--delete-uploaded", action="store_true", help="delete batches here once safely in S3")
     add("--credentials", type=Path, metavar="FILE", help="KEY=VALUE lines, mode 0600")
     add("--extend", action="store_true", help="the prompts file has grown: do the new ones too")
     add("--accept-params", action="store_true", help="go on with other request parameters")
@@ -101,6 +112,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         request = None
     if not isinstance(request, dict):
         raise UsageError("--request: a JSON object of request fields")
+    keep, again = read_policy(arguments.policy)
     bucket, _, prefix = arguments.s3.removeprefix("s3://").partition("/")
     return Settings(
         prompts=arguments.prompts,
@@ -113,6 +125,10 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         request=request,
         model=arguments.model,
         retries=arguments.retries,
+        retry_outcomes=again,
+        keep=keep,
+        hedge=arguments.hedge,
+        delete_uploaded=arguments.delete_uploaded,
         extend=arguments.extend,
         accept_params=arguments.accept_params,
         s3=S3Spec(bucket, prefix, arguments.s3_endpoint),
@@ -120,6 +136,28 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         credentials=arguments.credentials,
         patience=arguments.patience,
     )
+
+
+def read_policy(words: list[str]) -> tuple[frozenset[str], dict[str, int]]:
+    """Outcomes to keep, and how often each is tried again with another seed.
+
+    :raises UsageError: no such outcome or action.
+    """
+    keep, again = set(KEPT), {}
+    for word in (part for text in words for part in text.split(",")):
+        outcome, _, action = word.partition("=")
+        name, _, count = action.partition(":")
+        if outcome not in ANSWERED:
+            raise UsageError(f"--policy {word}: the outcomes are {', '.join(ANSWERED)}")
+        if name == "keep":
+            keep.add(outcome)
+        elif name == "set_aside":
+            keep.discard(outcome)
+        elif name == "retry" and count.isdecimal():
+            again[outcome] = int(count)
+        else:
+            raise UsageError(f"--policy {word}: keep, set_aside or retry:N")
+    return frozenset(keep), again
 
 
 def server_url(text: str) -> str:

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from remote.generate.prompts import Prompt
+from remote.generate.talk import Talk, talk_of
 
 
 class Job:
     """One prompt that is in flight or waits to be sent again. Compared by identity."""
 
     __slots__ = (
+        "alone",
         "attempts",
         "avoid",
+        "deaths",
         "free",
+        "hedged",
         "index",
+        "limit",
         "line",
         "prompt",
         "ready_at",
         "reseeds",
         "sends",
-        "turns",
+        "sent_at",
+        "talk",
     )
 
     def __init__(self, index: int, line: bytes, prompt: Prompt) -> None:
         self.index = index
         self.line = line
         self.prompt = prompt
+        self.talk: Talk | None = talk_of(prompt)
         self.attempts = 0
         """Times it was sent and answered, or failed by its own fault."""
         self.sends = 0
         """Times it was sent; part of the request id."""
+        self.sent_at = 0.0
         self.free = 0
         """Failures that were not its own and did not count."""
         self.reseeds = 0
@@ -38,5 +44,11 @@ class Job:
         self.avoid: object = None
         """The server that failed it last: another one is tried first."""
         self.ready_at = 0.0
-        self.turns: list[dict[str, Any]] = []
-        """Answers to the earlier user turns of a conversation asked turn by turn."""
+        self.limit: int | None = None
+        """``max_tokens`` that its context leaves room for, where that is less than asked."""
+        self.deaths = 0
+        """Servers that died, each of them alone, with this prompt in flight."""
+        self.alone = False
+        """Was in flight in two deaths: sent once more with nothing else on its server."""
+        self.hedged = False
+        """Was sent to a second server at the end of the run."""

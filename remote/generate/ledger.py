@@ -270,6 +270,13 @@ class Ledger:
         self.books.tally = Tally()
         self.books.number += 1
 
+    def delete_local(self, batch: Batch) -> None:
+        """List a batch as deleted here, then delete it: in this order it stays done."""
+        self.list_batch(batch)
+        self.flush()
+        self._disk.unlink(self.folder / batch.name)
+        self._disk.sync_folder(self.folder)
+
     def replace_pending(self, lines: list[bytes]) -> None:
         """Have ``pending.jsonl`` hold these lines and no others."""
         if file := self._others.pop("pending", None):
@@ -333,6 +340,11 @@ class Writer:
     def seal(self) -> None:
         """Seal the open batch short once all that was handed over is in it."""
         self._jobs.append(Ledger.seal)
+        self._wake.set()
+
+    def delete_local(self, batch: Batch) -> None:
+        """Delete a batch's file here; ``batch`` is its manifest line that says so."""
+        self._jobs.append(lambda ledger: ledger.delete_local(batch))
         self._wake.set()
 
     def replace_pending(self, lines: list[bytes]) -> None:

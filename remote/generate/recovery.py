@@ -167,6 +167,8 @@ class _Recovery:
             if size is None:
                 if batch.state == "uploaded":
                     only_s3.append(msgspec.structs.replace(batch, state="local_deleted"))
+            elif batch.state == "local_deleted":
+                self.disk.unlink(self.folder / name)  # killed between its line and this
             elif size != batch.bytes:
                 raise RecoveryError(
                     f"{self.folder / name}: {size} bytes, but {layout.MANIFEST} says "

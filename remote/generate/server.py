@@ -123,12 +123,15 @@ class Server:
 
     stopped_until: float = 0.0
 
+    crashed: list[Job] = field(default_factory=list)
+    """Whose connections broke since the last trial that was answered."""
+    guest: Job | None = None
+    """A suspect that gets the server to itself."""
+
     completed: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
     problem: str = ""
-    checked: bool = False
-    """Its first trial has come to an end, well or not."""
     incarnation: int = 0
 
     @property
@@ -141,9 +144,14 @@ class Server:
             slots = self.wanted
         return slots if self.ceiling is None else max(1, min(slots, self.ceiling))
 
+    @property
+    def usable(self) -> bool:
+        """Whether it may get work at all."""
+        return self.dispatch == "run" and not self.breaker.is_open and not self.stopped
+
     def room(self, now: float) -> int:
         """Slots that may be filled now."""
-        if self.dispatch != "run" or self.breaker.is_open or self.stopped or now < self.rest_until:
+        if not self.usable or self.guest is not None or now < self.rest_until:
             return 0
         return self.slots - len(self.flying)
 

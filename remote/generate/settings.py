@@ -34,6 +34,10 @@ class Settings:
     """Outcome → how often another seed is tried before the policy below applies."""
     keep: frozenset[str] = frozenset({"ok", "length"})
     """Outcomes that go into a batch; other answers are set aside."""
+    hedge: bool = False
+    """At the end, send stragglers to a second server; the first answer counts."""
+    delete_uploaded: bool = False
+    """Delete a batch here once it is safely in S3."""
     extend: bool = False
     accept_params: bool = False
     s3: S3Spec = field(default_factory=S3Spec)

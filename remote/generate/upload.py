@@ -50,8 +50,8 @@ class ConflictError(Exception):
 class Uploader:
     """Uploads every batch it is offered, in order, for as long as it takes.
 
-    ``on_uploaded(batch)`` gets the batch's new manifest line, in the thread. The numbers may be
-    read from any thread.
+    ``on_safe(batch)`` is called in the thread for each batch that has been seen in the bucket,
+    with its manifest line. The numbers may be read from any thread.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Uploader:
         run_id: str,
         *,
         credentials: Callable[[], Mapping[str, str]],
-        on_uploaded: Callable[[Batch], None],
+        on_safe: Callable[[Batch], None],
     ) -> None:
         self._folder = folder
         self._spec = spec
         self._run_id = run_id
         self._credentials = credentials
-        self._on_uploaded = on_uploaded
+        self._on_safe = on_safe
         self._queue: deque[Batch] = deque()
         self._verify: dict[str, Batch] = {}
         self._wake = threading.Event()
@@ -168,6 +168,7 @@ class Uploader:
             return
         for batch in self._verify.values():
             if found.get(self._key(batch)) == batch.bytes:
+                self._on_safe(batch)
                 continue
             self.files -= 1
             self.bytes -= batch.bytes
@@ -237,7 +238,7 @@ class Uploader:
     def _record(self, batch: Batch, etag: str, checksum: str) -> None:
         self.files += 1
         self.bytes += batch.bytes
-        self._on_uploaded(
+        self._on_safe(
             msgspec.structs.replace(
                 batch,
                 state="uploaded",

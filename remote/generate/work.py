@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
+from collections.abc import Iterator
 from itertools import count
 
 import msgspec
@@ -31,17 +32,25 @@ class Work:
         self._ready: deque[Job] = deque()
         self._later: list[tuple[float, int, Job]] = []
         self._order = count()
+        self.lonely: deque[Job] = deque()
+        """Prompts that are suspected of killing servers: each has to be sent alone."""
         self.reading = False
         self.exhausted = False
 
     def __len__(self) -> int:
         """Prompts held in memory: read ahead, ready again, or waiting for their time."""
-        return len(self._fresh) + len(self._ready) + len(self._later)
+        return len(self._fresh) + len(self._ready) + len(self._later) + len(self.lonely)
 
     @property
     def waiting_retry(self) -> int:
         """Prompts to be sent again."""
-        return len(self._ready) + len(self._later)
+        return len(self._ready) + len(self._later) + len(self.lonely)
+
+    def jobs(self) -> Iterator[Job]:
+        """Everything that waits to be sent again."""
+        yield from self._ready
+        yield from (job for _, _, job in self._later)
+        yield from self.lonely
 
     @property
     def idle(self) -> bool:
@@ -72,7 +81,11 @@ class Work:
         """The next prompt for a server; ``alone``: no other server could take it instead."""
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
+        while self._ready and self._ready[0].alone:
+            self.lonely.append(self._ready.popleft())
         for at, job in enumerate(self._ready):
+            if job.alone:
+                continue
             if alone or job.avoid is not server:
                 del self._ready[at]
                 return job
@@ -85,6 +98,9 @@ class Work:
 
     def again(self, job: Job, now: float, *, wait: bool) -> None:
         """Send it again: at once, or after a jittered pause that grows with its failures."""
+        if job.alone:
+            self.lonely.append(job)
+            return
         if not wait:
             self._ready.append(job)
             return

@@ -1,0 +1,93 @@
+"""What the run has done, by what is durable."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from remote.generate.ledger import Entry
+from remote.generate.opening import Opened
+from remote.generate.progress import Meter
+from remote.generate.records import Batch
+from remote.generate.recovery import ASIDE, DONE, FAILED
+from remote.protocol import Progress
+
+
+class Accounts:
+    """Counts over the whole run, and rates of this process."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._status = opened.recovered.status
+        self.total = len(opened.prompts)
+        self.totals = opened.totals
+        self.failures = opened.recovered.failures
+        self.aside = opened.recovered.aside
+        self.batches: dict[str, Batch] = dict(opened.recovered.books.batches)
+        self.retries: Counter[str] = Counter()
+        """Attempts that gave no answer that counts, by cause."""
+        self.own = 0
+        self.own_tokens = 0
+        self.began = time.monotonic()
+        self.meter = Meter(self.began)
+
+    def durable(self, acked: Iterable[Entry]) -> int:
+        """These lines are on disk: now they count. How many prompts that ends."""
+        ended = 0
+        for entry in acked:
+            seen = entry.seen
+            if entry.kind == "pending" or seen is None:
+                continue
+            ended += 1
+            if entry.kind == "batch":
+                self._status[entry.index] = DONE
+                self.totals.completed += 1
+                self.totals.outcomes[seen.outcome] += 1
+                self.own += 1
+                if seen.usage is not None:
+                    self.totals.prompt_tokens += seen.usage.prompt_tokens
+                    self.totals.completion_tokens += seen.usage.completion_tokens
+                    self.own_tokens += seen.usage.completion_tokens
+            elif entry.kind == "failed":
+                self._status[entry.index] = FAILED
+                self.failures[seen.outcome] += 1
+            else:
+                self._status[entry.index] = ASIDE
+                self.aside[seen.outcome] += 1
+        return ended
+
+    @property
+    def remaining(self) -> int:
+        """Prompts that are not done, given up or set aside."""
+        ended = self.totals.completed + self.failures.total() + self.aside.total()
+        return self.total - ended
+
+    def tick(self, at: float) -> None:
+        """Once a second, for the moving rates."""
+        self.meter.tick(at, self.own, self.own_tokens)
+
+    def progress(self) -> Progress:
+        """All of progress.json that is counted here."""
+        totals = self.totals
+        rate, tokens = self.meter.rates()
+        average = totals.completion_tokens / totals.completed if totals.completed else 0.0
+        return Progress(
+            total=self.total,
+            completed=totals.completed,
+            failed=self.failures.total(),
+            set_aside=self.aside.total(),
+            remaining=self.remaining,
+            rate_per_sec=round(rate, 4),
+            tok_s=round(tokens, 1),
+            eta_hours=round(self.remaining / rate / 3600, 4) if rate > 0 else None,
+            total_input_tokens=totals.prompt_tokens,
+            total_output_tokens=totals.completion_tokens,
+            avg_output_tokens=round(average, 1),
+            outcomes=dict(totals.outcomes),
+            failures=dict(self.failures),
+            retries=dict(self.retries),
+            batch_files=len(self.batches),
+            batch_records=sum(batch.records for batch in self.batches.values()),
+            batch_bytes=sum(batch.bytes for batch in self.batches.values()),
+            time=time.time(),
+        )

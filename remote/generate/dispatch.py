@@ -1,0 +1,661 @@
+"""Who gets what, and what becomes of it: every server's slots full, every prompt once.
+
+All decisions fall here, in the event loop and without waiting. A failure charges the server (its
+breaker) or the prompt (its attempts), by what it shows; back-off happens in the queue, never in a
+slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import msgspec
+
+from remote.generate import context, requests
+from remote.generate import server as servers
+from remote.generate.accounts import Accounts
+from remote.generate.client import Client, TroubleError
+from remote.generate.deaths import Deaths
+from remote.generate.job import Job
+from remote.generate.ledger import Entry, Kind
+from remote.generate.outbox import Outbox
+from remote.generate.outcomes import Answer, judge, tool_names
+from remote.generate.prompts import Prompts, PromptsError, decode, prompt_hash
+from remote.generate.records import Outcome, Pending, Seen
+from remote.generate.recovery import TAKEN, TODO
+from remote.generate.server import Held, Server
+from remote.generate.settings import Settings
+from remote.generate.work import Work, check_line
+
+CHECK_S = 20.0
+"""How long a trial completion may take."""
+BACKLOG = 64 << 20
+"""Bytes of finished answers not yet on disk beyond which no new prompt is sent."""
+FREE = 8
+"""Failures of a prompt that do not count, at most; then they do."""
+PAROLE_S = 600.0
+"""A server that was sound at first and is stopped later may prove itself again after this."""
+FED_S = 15.0
+"""Readings this old still mean that the agent polls the servers."""
+STRAGGLER = 1.5
+"""An answer that takes so many times the mean is sent to a second server at the end."""
+
+
+class Dispatcher:
+    """The servers, the queue, and the way between them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        params: dict[str, Any],
+        client: Client,
+        prompts: Prompts,
+        status: bytearray,
+        outbox: Outbox,
+        accounts: Accounts,
+        *,
+        spawn: Callable[[Any], asyncio.Task[None]],
+        changed: Callable[[], None],
+        say: Callable[[str], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.servers: dict[str, Server] = {
+            url: Server(url, wanted=settings.concurrency) for url in settings.servers
+        }
+        self.work = Work(status)
+        self.sending = False
+        """New requests may be sent (not before the start, not while paused or leaving)."""
+        self._params = params
+        self._client = client
+        self._prompts = prompts
+        self._status = status
+        self._outbox = outbox
+        self._accounts = accounts
+        self._spawn = spawn
+        self._changed = changed
+        self._say = say
+        self._broken = broken
+        self._session = secrets.token_hex(4)
+        """Begins every request id, so that a killed run's requests are not in the way."""
+        self._deaths = Deaths()
+        self._suspects = 0
+        """Prompts of a server that may have died of them: neither queued nor in flight."""
+        self._read_at = 0.0
+        self._fit = context.Fit()
+        self._mean_latency = 0.0
+
+    # --- what others ask ---
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are open."""
+        return sum(len(server.flying) for server in self.servers.values())
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to send now or later, nothing in flight."""
+        return self.work.idle and not self._suspects and not self.in_flight
+
+    @property
+    def fed(self) -> bool:
+        """Readings come from the agent, so that nobody polls twice."""
+        return self._read_at > 0 and time.monotonic() - self._read_at < FED_S
+
+    # --- sending ---
+
+    def pump(self) -> None:
+        """Fill every slot that may be filled."""
+        writer = self._outbox.writer
+        if not self.sending or writer.stuck or writer.backlog > BACKLOG:
+            return
+        at = time.monotonic()
+        if self.work.lonely:
+            self._seat_guests(at)
+        free = [server for server in self.servers.values() if server.room(at) > 0]
+        while free:
+            server = min(free, key=_fullness) if len(free) > 1 else free[0]
+            job = self.work.take(at, server, alone=self._only(server))
+            if job is None:
+                free.remove(server)
+                continue
+            if job.sends == 0 and (why := check_line(job.line)):
+                self._give_up(job, server, "rejected", why, None)
+                continue
+            self._send(server, job, at)
+            if server.room(at) <= 0:
+                free.remove(server)
+        if not self.work.reading:
+            ahead = max(64, sum(server.slots for server in self.servers.values()))
+            if indices := self.work.wanted(ahead):
+                self.work.reading = True
+                self._spawn(self._read(indices))
+        if self.settings.hedge and self.work.idle and not self._suspects:
+            self._hedge(at)
+
+    def _only(self, server: Server) -> bool:
+        return not any(o is not server and o.usable for o in self.servers.values())
+
+    async def _read(self, indices: list[int]) -> None:
+        try:
+            self.work.feed(await asyncio.to_thread(self._prompts.lines, indices))
+        except (PromptsError, OSError) as error:
+            self._broken(str(error))
+        finally:
+            self.work.reading = False
+        self.pump()
+        self._changed()
+
+    def _send(self, server: Server, job: Job, at: float) -> None:
+        if not server.flying:
+            server.sign_at = at
+        job.sends += 1
+        job.sent_at = at
+        server.flying[job] = self._spawn(self._ask(server, job))
+
+    async def _ask(self, server: Server, job: Job) -> None:
+        began = time.monotonic()
+        process = server.process
+        try:
+            if await self._too_long(server, job):
+                return
+            body = requests.chat_body(self.settings, server, job, self._session)
+            answer = await self._client.chat(server.url, body)
+        except TroubleError as trouble:
+            if self._landed(server, job):
+                self._trouble(server, job, trouble)
+        else:
+            if self._landed(server, job):
+                self._answered(server, job, answer, time.monotonic() - began, process)
+        self.pump()
+        self._changed()
+
+    def _landed(self, server: Server, job: Job) -> bool:
+        """Take the job out of the air; False where it was taken back in the meantime."""
+        if server.flying.get(job) is not asyncio.current_task():
+            return False
+        del server.flying[job]
+        if server.guest is job:
+            server.guest = None
+        return True
+
+    def recall(self, server: Server) -> None:
+        """Take back what is in flight; none of it counts as an attempt.
+
+        The jobs are queued again here and not by their tasks, since a task that is cancelled
+        before its first step never runs.
+        """
+        at = time.monotonic()
+        flying, server.flying = server.flying, {}
+        if server.guest is not None and server.guest not in flying:
+            self.work.lonely.appendleft(server.guest)
+        server.guest = None
+        for job, task in flying.items():
+            job.avoid = server
+            self._again(job, at)
+            task.cancel()
+
+    def _again(self, job: Job, at: float, *, wait: bool = False) -> None:
+        """Back into the queue, unless another server is at it as well."""
+        if not any(job in server.flying for server in self.servers.values()):
+            self.work.again(job, at, wait=wait)
+
+    def _hedge(self, at: float) -> None:
+        """Nothing is left to send: stragglers get a second server; the first answer counts."""
+        for server in self.servers.values():
+            late = [
+                job
+                for job in server.flying
+                if not job.hedged and at - job.sent_at > STRAGGLER * self._mean_latency > 0
+            ]
+            for job in sorted(late, key=lambda job: job.sent_at):
+                others = [o for o in self.servers.values() if o is not server and o.room(at) > 0]
+                if not others:
+                    return
+                job.hedged = True
+                began = job.sent_at
+                self._send(min(others, key=_fullness), job, at)
+                job.sent_at = began
+                self._accounts.retries["hedged"] += 1
+
+    def _seat_guests(self, at: float) -> None:
+        """A suspect waits until one server is empty, and then has it to itself."""
+        if not any(server.guest for server in self.servers.values()):
+            able = [server for server in self.servers.values() if server.room(at) > 0]
+            if able:
+                emptiest = min(able, key=lambda server: len(server.flying))
+                emptiest.guest = self.work.lonely.popleft()
+        for server in self.servers.values():
+            if server.guest is not None and server.usable and not server.flying:
+                self._send(server, server.guest, at)
+
+    # --- prompts that are too long ---
+
+    async def _too_long(self, server: Server, job: Job) -> bool:
+        """Foresee what the server would refuse: less room for the answer, or none at all."""
+        wanted = job.prompt.max_tokens or self.settings.max_tokens
+        size = len(job.line)
+        if server.context is None or self._fit.surely(size, wanted, server.context):
+            return False
+        if job.limit is not None or job.talk is not None:
+            return False
+        tokens = await self._client.count_tokens(
+            server.url, server.engine, server.model, job.prompt.messages, job.prompt.tools
+        )
+        if tokens is None:
+            return False
+        limit = context.room(tokens, server.context)
+        if limit < 1:
+            if self._landed(server, job):
+                why = f"its {tokens} tokens leave no room in a context of {server.context}"
+                self._give_up(job, server, "rejected", why, None)
+            self.pump()
+            self._changed()
+            return True
+        if limit < wanted:
+            job.limit = limit
+        return False
+
+    # --- answers ---
+
+    def _answered(
+        self, server: Server, job: Job, answer: Answer, latency: float, process: str
+    ) -> None:
+        at = time.monotonic()
+        self._withdraw_twins(job)
+        server.breaker.succeeded()
+        server.sign_at = at
+        server.slowest = max(server.slowest, latency)
+        server.problem = ""
+        server.grow()
+        self._mean_latency += 0.02 * (latency - self._mean_latency) or latency
+        if job.talk is None:
+            self._fit.learn(len(job.line), answer.usage.prompt_tokens)
+        job.attempts += 1
+        job.alone = False
+        outcome = judge(answer, tool_names(job.prompt.tools))
+        like = likeness(answer)
+        sound = self._still_sound(server, process, outcome, like, at)
+        if not sound:
+            self._again(job, at)
+            return
+        if job.reseeds < self.settings.retry_outcomes.get(outcome, 0):
+            job.reseeds += 1
+            self._accounts.retries[outcome] += 1
+            self._again(job, at)
+            return
+        server.completed += 1
+        server.output_tokens += answer.usage.completion_tokens
+        if (talk := job.talk) is not None:
+            talk.add(answer, outcome, server.url, latency)
+            if not talk.over:
+                self._next_turn(server, job, at)
+                return
+            outcome = talk.outcome
+        entry = requests.completion(self.settings, server, job, answer, outcome, latency)
+        if server.proved or process != server.process:
+            self._outbox.put(entry)
+            self._outbox.tidy()
+        else:
+            self._hold_back(server, Held(job, entry, outcome, like))
+
+    def _still_sound(
+        self, server: Server, process: str, outcome: Outcome, like: Hashable, at: float
+    ) -> bool:
+        """Note an answer; False where the last sixteen of a proved server are no work."""
+        if process != server.process:
+            return True
+        server.note(outcome, like)
+        if server.proved and (why := server.degenerate()):
+            self._stop(server, why, at + PAROLE_S)
+            return False
+        return True
+
+    def _next_turn(self, server: Server, job: Job, at: float) -> None:
+        """The conversation goes on in the same slot; what it has so far is kept."""
+        assert job.talk is not None
+        self._outbox.wait(
+            Pending(
+                kind="turns",
+                index=job.index,
+                prompt=prompt_hash(job.line),
+                server=server.url,
+                process=server.process,
+                data=msgspec.Raw(msgspec.json.encode(job.talk.turns)),
+            )
+        )
+        self._outbox.tidy()
+        if self.sending and server.usable:
+            self._send(server, job, at)
+        else:
+            self._again(job, at)
+
+    def _hold_back(self, server: Server, held: Held) -> None:
+        """The first answers of a server wait until they can be judged together."""
+        job = held.job
+        self._outbox.wait(
+            Pending(
+                kind="answer",
+                index=job.index,
+                prompt=prompt_hash(job.line),
+                server=server.url,
+                process=server.process,
+                data=msgspec.Raw(held.entry.line[:-1]),
+            )
+        )
+        server.held.append(held)
+        if len(server.held) < servers.PROBATION:
+            return
+        if why := servers.degenerate([(h.outcome, h.likeness) for h in server.held]):
+            self._stop(server, why, math.inf)
+        else:
+            server.proved = True
+            self.settle(server)
+
+    def settle(self, server: Server) -> None:
+        """Every answer held back goes where its own outcome says."""
+        if server.held:
+            for held in server.held:
+                self._outbox.put(held.entry)
+            server.held.clear()
+            self._outbox.tidy(now=True)
+
+    def _stop(self, server: Server, why: str, until: float) -> None:
+        """A degenerate server: nothing of it that is not in a batch counts."""
+        server.stopped, server.stopped_until = why, until
+        server.problem = f"{why}: dispatch stopped; look at its flags and restart it"
+        self._say(f"{server.url}: {server.problem}")
+        at = time.monotonic()
+        for held in server.held:
+            self._outbox.drop(held.job.index)
+            held.job.avoid = server
+            held.job.attempts = max(0, held.job.attempts - 1)
+            self._again(held.job, at)
+            self._accounts.retries["degenerate server"] += 1
+            server.completed -= 1
+        server.held.clear()
+        self.recall(server)
+        others = [job for other in self.servers.values() for job in other.flying]
+        for job in [*self.work.jobs(), *others]:
+            if job.talk is not None:
+                job.talk.forget(server.url)
+        self._outbox.tidy(now=True)
+
+    def _withdraw_twins(self, job: Job) -> None:
+        """The other request of a hedged prompt is no longer wanted."""
+        if job.hedged:
+            for server in self.servers.values():
+                if (task := server.flying.pop(job, None)) is not None:
+                    task.cancel()
+
+    # --- failures ---
+
+    def _trouble(self, server: Server, job: Job, trouble: TroubleError) -> None:
+        at = time.monotonic()
+        cause = trouble.cause
+        self._accounts.retries[cause] += 1
+        if cause == "rejected":
+            server.sign_at = at
+            if (limit := context.room_said(trouble.text)) is not None and job.limit is None:
+                job.limit = limit
+                self._again(job, at)
+                return
+            job.attempts += 1
+            self._withdraw_twins(job)
+            self._give_up(job, server, "rejected", trouble.text, trouble.status)
+            return
+        if cause == "abort":
+            self._again(job, at)
+            return
+        server.problem = trouble.text
+        job.avoid = server
+        gone = cause in ("refused", "reset", "timeout", "denied")
+        server.breaker.failed(at, gone=gone)
+        if cause == "refused":
+            self._lost(server)
+        if cause == "busy":
+            server.refused_work(at, trouble.after)
+        if cause == "reset" and server.dispatch == "run":
+            server.crashed.append(job)
+            if job.alone:
+                self._suspects += 1  # until a trial shows whether the server died of it
+                return
+        if (gone or cause == "busy" or server.breaker.is_open) and job.free < FREE:
+            if cause in ("reset", "timeout", "server", "garbage"):
+                job.free += 1
+            self._again(job, at, wait=not gone)
+            return
+        job.attempts += 1
+        if job.attempts > self.settings.retries:
+            self._withdraw_twins(job)
+            self._give_up(job, server, "failed", trouble.text, trouble.status)
+        else:
+            self._again(job, at, wait=True)
+
+    def _give_up(
+        self, job: Job, server: Server, outcome: Outcome, reason: str, status: int | None
+    ) -> None:
+        self._outbox.put(requests.given_up(job, server.url, outcome, reason, status))
+
+    def _lost(self, server: Server) -> None:
+        """Nobody listens there: what comes back is another process (the agent knows it itself)."""
+        if server.crashed:
+            self._died(server)
+        if not self.settings.agent and server.proved:
+            self.settle(server)
+            server.incarnation += 1
+            server.new_process(f"{self._session}.{server.incarnation}")
+
+    def _died(self, server: Server) -> None:
+        """A server died by itself: what was in flight is remembered for it."""
+        at = time.monotonic()
+        crashed, server.crashed = server.crashed, []
+        for job in crashed:
+            if job.alone and self._suspects:
+                self._suspects -= 1
+                reason = "three servers died with it in flight, the last one with nothing else"
+                self._give_up(job, server, "quarantined", reason, None)
+        ordinary = [job for job in crashed if not job.alone]
+        for job in self._deaths.died(at, server.url, ordinary):
+            job.alone = True
+        self._changed()
+
+    def _survived(self, server: Server) -> None:
+        """The connections broke, but the server lives: no death to count."""
+        at = time.monotonic()
+        crashed, server.crashed = server.crashed, []
+        for job in crashed:
+            if job.alone and self._suspects:
+                self._suspects -= 1
+                self._again(job, at)
+
+    # --- trials, samples, silence ---
+
+    async def try_out(self, server: Server) -> None:
+        """One short real completion; if it is answered the server gets work."""
+        breaker = server.breaker
+        breaker.trying = True
+        try:
+            async with asyncio.timeout(CHECK_S):
+                identity = await self._client.identify(server.url)
+                if identity.model:
+                    server.engine, server.model = identity.engine, identity.model
+                    server.context = identity.context
+                self._same_model(server)
+                if not self.fed:
+                    await self.sample(server)
+                rid = f"{self._session}-check-{secrets.token_hex(4)}"
+                await self._client.chat(server.url, requests.check_body(self.settings, server, rid))
+        except (TroubleError, TimeoutError) as error:
+            if isinstance(error, TroubleError):
+                server.problem = error.text
+                if error.cause == "refused":
+                    self._lost(server)
+            else:
+                server.problem = f"no answer to a short completion within {CHECK_S:.0f} s"
+            breaker.trial_failed(time.monotonic())
+        else:
+            server.problem = ""
+            server.sign_at = time.monotonic()
+            breaker.close(server.sign_at)
+            self._survived(server)
+        finally:
+            breaker.trying = False
+        self.pump()
+
+    def try_due(self) -> None:
+        """Begin the trials whose time has come."""
+        at = time.monotonic()
+        for server in self.servers.values():
+            if server.stopped and at >= server.stopped_until:
+                server.new_process(server.process)
+                server.breaker.open(at)
+            breaker = server.breaker
+            due = breaker.is_open and not breaker.trying and at >= breaker.retry_at
+            if due and server.dispatch == "run" and not server.stopped:
+                breaker.trying = True
+                self._spawn(self.try_out(server))
+
+    def _same_model(self, server: Server) -> None:
+        """All answers of a run come from one model."""
+        params, settings = self._params, self.settings
+        if not params.get("model") and server.model:
+            params["model"] = server.model
+        other = server.model and params.get("model") not in ("", server.model)
+        if other and not (settings.model or settings.accept_params):
+            raise TroubleError(
+                "denied",
+                f"serves {server.model}, but this run is of {params['model']}: restart it with "
+                "that model, or add --accept-params",
+            )
+
+    async def sample(self, server: Server) -> None:
+        """Ask a server how it is."""
+        with contextlib.suppress(TroubleError):
+            sample = await self._client.sample(server.url, server.engine)
+            server.heard(
+                time.monotonic(),
+                running=sample.running,
+                queued=sample.queued,
+                max_running=sample.max_running,
+                tokens=sample.tokens,
+            )
+
+    def sample_all(self) -> None:
+        """Where no agent does it."""
+        if not self.fed:
+            for server in self.servers.values():
+                if server.engine and not server.breaker.is_open:
+                    self._spawn(self.sample(server))
+
+    def heard(
+        self,
+        url: str,
+        *,
+        alive: bool,
+        running: int | None,
+        queued: int | None,
+        max_running: int | None,
+        tokens: int | None,
+    ) -> None:
+        """A reading of the agent."""
+        at = self._read_at = time.monotonic()
+        server = self.servers.get(url.rstrip("/"))
+        if server is None:
+            return
+        if not alive:
+            if server.flying and server.dispatch == "run":
+                server.problem = "its process has ended"
+                server.breaker.open(at)
+                for job in list(server.flying):
+                    server.crashed.append(job)
+                    if job.alone:
+                        self._suspects += 1
+                        server.flying.pop(job).cancel()
+                self._died(server)
+                self.recall(server)
+            return
+        server.heard(at, running=running, queued=queued, max_running=max_running, tokens=tokens)
+        self.pump()
+
+    def check_silence(self) -> None:
+        """Servers that gave no sign of life for too long lose what they have in flight."""
+        at = time.monotonic()
+        for server in self.servers.values():
+            window = server.silence_window(self.settings.patience)
+            if server.flying and at - server.sign_at > window:
+                server.problem = f"no sign of life for {window:.0f} s with requests in flight"
+                self._say(f"{server.url}: {server.problem}; they go elsewhere")
+                self._accounts.retries["silence"] += len(server.flying)
+                server.breaker.open(at)
+                self.recall(server)
+
+    # --- the agent's wishes ---
+
+    def replaced(self, server: Server, process: str) -> None:
+        """Another process stands behind a URL."""
+        self.settle(server)
+        server.new_process(process)
+        self._survived(server)  # if it died, it was by Stoker's will
+        server.breaker.open(time.monotonic())
+        self.recall(server)
+
+    async def break_off(self, server: Server) -> None:
+        """Have the server return what it has; what does not come back in time is taken back."""
+        if server.engine == "sglang":
+            with contextlib.suppress(TroubleError):
+                await self._client.abort_all(server.url)
+            for _ in range(20):
+                if not server.flying:
+                    return
+                await asyncio.sleep(0.25)
+        self.recall(server)
+
+    # --- what an earlier process left ---
+
+    def take_back(self, entries: list[Pending]) -> None:
+        """Answers that waited for a verdict, and conversations that were under way."""
+        at = time.monotonic()
+        for entry in entries:
+            text = self._prompts.line(entry.index)
+            if self._status[entry.index] != TODO or prompt_hash(text) != entry.prompt:
+                continue
+            job = Job(entry.index, text, decode(text))
+            if entry.kind == "turns" and job.talk is not None:
+                job.talk.turns = msgspec.json.decode(entry.data)
+                self._status[entry.index] = TAKEN
+                self._outbox.known(entry)
+                self.work.again(job, at, wait=False)
+            elif entry.kind == "answer":
+                self._status[entry.index] = TAKEN
+                self._outbox.known(entry)
+                self._take_back_answer(entry, job)
+        self._outbox.tidy(now=True)
+
+    def _take_back_answer(self, entry: Pending, job: Job) -> None:
+        seen = msgspec.json.decode(entry.data, type=Seen)
+        kind: Kind = "batch" if seen.outcome in self.settings.keep else "set_aside"
+        record = Entry(kind, entry.index, bytes(entry.data) + b"\n", seen)
+        server = self.servers.get(entry.server)
+        if server is not None and server.process == entry.process and server.process:
+            server.held.append(
+                Held(job, record, seen.outcome, hashlib.sha256(bytes(entry.data)).digest())
+            )
+        else:
+            self._outbox.put(record)
+
+
+def _fullness(server: Server) -> float:
+    return len(server.flying) / server.slots
+
+
+def likeness(answer: Answer) -> Hashable:
+    """Equal for answers that say the same."""
+    return hash((answer.content, answer.reasoning, bytes(answer.tool_calls or b"")))

@@ -1,0 +1,79 @@
+"""What the run prints: one renewed line on a terminal, a line a minute in a log, a summary."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from remote.generate.progress import bar, duration
+from remote.generate.server import Server
+from remote.protocol import Progress
+
+LOG_S = 60.0
+
+
+class Show:
+    """Standard output, for people."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._next = time.monotonic() + LOG_S
+
+    def tick(self, progress: Progress) -> None:
+        """Once a second."""
+        ended = progress.completed + progress.failed + progress.set_aside
+        if self._terminal:
+            text = f"\r{bar(ended, progress.total, 24)} {one_line(progress)}\x1b[K"
+            print(text, end="", flush=True)
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + LOG_S
+            say(one_line(progress))
+
+    def summary(self, p: Progress, servers: Iterable[Server], seconds: float) -> None:
+        """What this process did, and where the run stands."""
+        if self._terminal:
+            print()
+        kinds = ", ".join(f"{count:,} {name}" for name, count in sorted(p.outcomes.items()))
+        say(
+            f"{'finished' if p.status == 'done' else 'left'}: {p.completed:,} of {p.total:,} done "
+            f"({kinds or 'none'}), {p.failed:,} failed, {p.set_aside:,} set aside, "
+            f"{p.remaining:,} left; {p.total_input_tokens:,} tokens in, "
+            f"{p.total_output_tokens:,} out"
+        )
+        worked = [server for server in servers if server.completed]
+        for server in worked:
+            epoch = "" if server.epoch is None else f", epoch {server.epoch}"
+            say(
+                f"  {server.url}: {server.completed:,} answers, "
+                f"{server.output_tokens / max(seconds, 1e-9):,.0f} tok/s{epoch}"
+            )
+        if worked:
+            hours = p.elapsed_hours * len(worked)
+            say(f"  {hours:.2f} GPU hours so far at one GPU a server")
+        if p.not_in_s3:
+            say(f"  {p.not_in_s3:,} records not yet in S3{f': {p.s3_error}' * bool(p.s3_error)}")
+
+
+def one_line(p: Progress) -> str:
+    """Where the run stands."""
+    ended = p.completed + p.failed + p.set_aside
+    text = (
+        f"{ended:,}/{p.total:,} {p.rate_per_sec:.2f}/s {p.tok_s or 0:,.0f} tok/s "
+        f"ETA {duration(p.eta_hours)}, {p.in_flight} in flight"
+    )
+    if p.failed or p.set_aside:
+        text += f", {p.failed} failed, {p.set_aside} set aside"
+    return f"{text} [{p.problem}]" if p.problem else text
+
+
+def port(url: str) -> int:
+    """The TCP port of a server's URL."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def say(text: str) -> None:
+    """A line for people, at once."""
+    print(text, flush=True)
