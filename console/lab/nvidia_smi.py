@@ -75,6 +75,7 @@ class Gpu:
         self.bus = f"00000000:{index + 1:02X}:00.0"
         self.pid, self.memory, self.load = 0, 4, 0
         self.power, self.heat = IDLE_W, IDLE_C
+        self.lost = lost(folder, index)
         path = f"{folder}/gpu{index}"
         try:
             with open(path) as file:
@@ -132,6 +133,15 @@ class Gpu:
         text = str(plain[field])
         unit = FIELDS[field]
         return f"{text} {unit}" if units and unit and text[0].isdigit() else text
+
+
+def lost(folder: str, index: int) -> bool:
+    """Whether the simulation says that this card fell off the bus."""
+    try:
+        with open(f"{folder}/fault{index}.json") as file:
+            return '"lost":true' in file.read()
+    except OSError:
+        return False
 
 
 def held(path: str) -> bool:
@@ -255,6 +265,13 @@ def main(argv: list[str], conf: str) -> int:
             return 2
     while True:
         gpus = chosen([Gpu(folder, n) for n in range(int(number))], wanted)
+        for gpu in gpus:
+            if gpu.lost:
+                print(
+                    f"Unable to determine the device handle for GPU{gpu.index}: {gpu.bus}: GPU is "
+                    "lost.  Reboot the system to recover this GPU"
+                )
+                return 15
         if listing:
             text = "".join(f"GPU {gpu.index}: {NAME} (UUID: {gpu.uuid})\n" for gpu in gpus)
         elif fields:

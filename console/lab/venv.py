@@ -69,6 +69,25 @@ class ServerArgs:
 }
 
 
+_PROGRAM = """\
+#!{python}
+\"\"\"``sglang serve`` and ``sglang version``.\"\"\"
+
+import runpy
+import sys
+
+import sglang
+
+if sys.argv[1:2] == ["version"]:
+    print(f"sglang version: {sglang.__version__}")
+elif sys.argv[1:2] == ["serve"]:
+    del sys.argv[1]
+    runpy.run_module("sglang.launch_server", run_name="__main__")
+else:
+    sys.exit("usage: sglang {serve,version} ...")
+"""
+
+
 def make(folder: Path, version: Version, settings: SimSettings) -> Path:
     """Make the venv and return its Python. One that is there is brought up to date.
 
@@ -105,6 +124,9 @@ def make(folder: Path, version: Version, settings: SimSettings) -> Path:
         path = purelib / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{version}", version).replace("{settings}", SETTINGS))
+    program = bin_dir / "sglang"
+    program.write_text(_PROGRAM.replace("{python}", os.fspath(bin_dir / "python")))
+    program.chmod(0o755)
     (purelib / "stoker-lab.pth").write_text("".join(f"{place}\n" for place in _places()))
     sim_settings.save(settings, folder / SETTINGS)
     return bin_dir / "python"

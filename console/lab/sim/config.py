@@ -66,6 +66,12 @@ class Config:
         return self.version == "0.5.23"
 
     @property
+    def prefill_graph(self) -> bool:
+        """Prefill, too, runs from CUDA graphs (0.5.23)."""
+        backend = getattr(self.args, "cuda_graph_backend_prefill", None)
+        return self.new and self.cuda_graph and backend != "disabled"
+
+    @property
     def metrics(self) -> bool:
         """``--enable-metrics``."""
         return bool(self.args.enable_metrics)

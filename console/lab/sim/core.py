@@ -142,12 +142,13 @@ class Core:
             speed=settings.speed,
             weight=pools.weights_gib / 51.5,
             graph_max=config.graph_max if config.cuda_graph else 0,
+            prefill_graph=config.prefill_graph,
             log_interval=args.decode_log_interval or 40,
             conservativeness=args.schedule_conservativeness or 1.0,
             max_queued=args.max_queued_requests,
         )
         self.engine = Engine(self.limits, self._emit)
-        self.engine.skip(self.now())
+        self.engine.begin(self.now())
         self.startup = startup
         self.metrics = Metrics(config, self.engine, startup)
         self.open: dict[str, Entry | None] = {}

@@ -125,6 +125,7 @@ class Limits:
     weight: float = 1.0
     """Size of the weights against bfloat16: the constant part of a step scales with it."""
     graph_max: int = 256
+    prefill_graph: bool = False
     log_interval: int = 40
     conservativeness: float = 1.0
     max_queued: int | None = None
@@ -267,6 +268,11 @@ class Engine:
                 self._batch = [other for other in self._batch if other is not work]
             self._end(work, "abort")
         self.advance(now)
+
+    def begin(self, now: float) -> None:
+        """Start the clock: the first log lines measure from here."""
+        self.time = now
+        self._decode_mark = (now, 0)
 
     def skip(self, now: float) -> None:
         """Time passed in which nothing happened (the process was stopped)."""
@@ -470,7 +476,7 @@ class Engine:
                 running=len(self.running),
                 queued=len(self.waiting),
                 pending=self.pending,
-                graph=False,
+                graph=self.limits.prefill_graph,
                 input_rate=rate,
             )
         )

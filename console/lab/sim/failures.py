@@ -77,6 +77,13 @@ CAUSES: dict[str, Cause] = {
         "stacktrace below might be incorrect."
     ),
     "fell_off_bus": Cause("RuntimeError: No CUDA GPUs are available"),
+    "no_model": Cause(
+        "OSError: Can't load the configuration of '{model}'. If you were trying to load it from "
+        "'https://huggingface.co/models', make sure you don't have a local directory with the "
+        "same name. Otherwise, make sure '{model}' is the correct path to a directory containing "
+        "a config.json file",
+        how="main",
+    ),
     "no_weights": Cause("FileNotFoundError: Cannot find any model weights with `{model}`"),
     "leak": Cause(
         "ValueError: pool memory leak detected! [full] total=248239, available=248111, "

@@ -34,9 +34,12 @@ class Generation:
         encode, prompt = tokenizer().encode, body.get("prompt")
         tokens: list[int] | list[list[int]]
         count: int | list[int]
+        if (prompt is None) == (body.get("messages") is None):
+            message = "Exactly one of 'prompt' or 'messages' must be provided."
+            return error(message, 400, "Bad Request")
         if body.get("messages") is not None:
-            text, _, _ = self._prompt(body)
-            tokens = encode(text)
+            text, before, _ = self._prompt(body)
+            tokens = encode(text) + encode(before)
             count = len(tokens)
         elif isinstance(prompt, str):
             tokens = encode(prompt)

@@ -19,6 +19,9 @@ LOAD_S_PER_GIB = 1.4
 POOLS_S = 1.5
 GRAPHS_S = 12.3
 GRAPH_GB = 1.02
+PREFILL_GRAPHS_S = 4.0
+PREFILL_GRAPH_GB = 0.34
+PREFILL_SIZES = [512, 1024, 2048, 4096, 8192]
 SHARDS = 14
 BACKEND_MIB = 900
 """Workspaces of the attention backend and of cuBLAS."""
@@ -47,6 +50,8 @@ class Loading:
         if card is not None:
             process.card = gpu.Card(folder, self.conf.gpu, process.family.scheduler.pid)
         process.spend("init", INIT_S)
+        if process.fault.lost:
+            process.fail(failures.CAUSES["fell_off_bus"], "weights")
         if not self.conf.new:
             log.say("Init torch distributed begin.")
             log.say("Init torch distributed ends. elapsed=0.31 s, mem usage=0.09 GB")
@@ -154,13 +159,15 @@ class Loading:
                 f"Engine startup timings (s): load_weight={timings['load_weight']:.2f}, "
                 f"kv_cache_allocation={timings['kv_cache_allocation']:.2f}, "
                 f"scheduler_e2e={timings['scheduler_e2e']:.2f}, "
-                f"cuda_graph={{decode={timings.get('cuda_graph_decode', 0.0):.2f}}}, "
+                f"cuda_graph={{decode={timings.get('cuda_graph_decode', 0.0):.2f}, "
+                f"prefill={timings.get('cuda_graph_prefill', 0.0):.2f}}}, "
                 f"tokenizer_e2e={timings['tokenizer_e2e']:.2f}"
             )
 
     def hopeful(self) -> bool:
         """Whether anything speaks for this start ever reaching its port."""
-        if self.process.fault.fail in ("weights", "memory", "graphs"):
+        fault = self.process.fault
+        if fault.lost or fault.fail in ("weights", "memory", "graphs"):
             return False
         if self.conf.attention not in config.SM120_BACKENDS[self.conf.version]:
             return False
@@ -241,7 +248,7 @@ class Loading:
                 f"Capture target decode CUDA graph end. bs={sizes}, elapsed={took:.2f} s, "
                 f"mem usage={GRAPH_GB:.2f} GB, avail mem={left:.2f} GB."
             )
-            log.say("Disable prefill CUDA graph because the model has linear attention layers")
+            left = self.prefill_graphs(left)
         else:
             log.say(
                 f"Capture cuda graph end. Time elapsed: {took:.2f} s. "
@@ -249,6 +256,24 @@ class Loading:
             )
             log.say("Disable piecewise CUDA graph because the model is a multimodal model")
         return left
+
+    def prefill_graphs(self, free: float) -> float:
+        """Capture graphs for prefill as well (0.5.23); returns the GiB that are left."""
+        if not self.conf.prefill_graph:
+            log.say("Disable prefill CUDA graph because --cuda-graph-backend-prefill=disabled")
+            return free
+        log.say(
+            "Capture target prefill CUDA graph begin. backend=breakable, "
+            f"num_tokens={PREFILL_SIZES}, avail mem={free:.2f} GB"
+        )
+        took = self.process.spend("graphs", PREFILL_GRAPHS_S)
+        self.process.startup["cuda_graph_prefill"] = took
+        self.process.startup["prefill_gb"] = PREFILL_GRAPH_GB
+        log.say(
+            f"Capture target prefill CUDA graph end. elapsed={took:.2f} s, "
+            f"mem usage={PREFILL_GRAPH_GB:.2f} GB, avail mem={free - PREFILL_GRAPH_GB:.2f} GB."
+        )
+        return free - PREFILL_GRAPH_GB
 
     def say_capture(self, free: float) -> None:
         """The line that capture begins with."""

@@ -14,6 +14,9 @@ from console.lab.sim import log
 from console.lab.sim.core import Core
 from console.lab.sim.exchange import deprecated, reply
 
+NOT_SECONDS = ("available", "graph_gb", "prefill_gb")
+"""Members of the start's record that are sizes in GiB."""
+
 
 class Looking:
     """Handlers of one server."""
@@ -102,7 +105,11 @@ class Looking:
             memory.update(
                 startup_available=round(core.startup["available"], 2),
                 token_capacity_swa=None,
-                graph={"decode": graph} if graph else {},
+                graph={
+                    phase: value
+                    for phase, value in (("decode", graph), ("prefill", core.startup["prefill_gb"]))
+                    if value
+                },
             )
         throughput = core.engine.last_rate
         if self.config.new and self.config.metrics:
@@ -128,7 +135,7 @@ class Looking:
                 startup_time={
                     name: round(value, 3)
                     for name, value in core.startup.items()
-                    if name not in ("available", "graph_gb")
+                    if name not in NOT_SECONDS
                 },
                 hicache_object_layout={},
                 frontend="python",

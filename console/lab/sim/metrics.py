@@ -278,7 +278,9 @@ class Metrics:
         for name, value in self._gauges.items():
             add(name, "gauge", [(self.scheduler, value)])
         if new:
-            phases = {k: v for k, v in self._startup.items() if k != "available"}
+            phases = {
+                k: v for k, v in self._startup.items() if not k.endswith(("available", "_gb"))
+            }
             add(
                 "startup_time_seconds",
                 "gauge",

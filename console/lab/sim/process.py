@@ -23,7 +23,11 @@ class Process:
         self.fault_file = Path(sim.state_dir) / f"fault{conf.gpu}.json"
         self._fault_seen = self._fault_mark()
         self.began = time.monotonic()
-        self.startup: dict[str, float] = {"available": 0.0, "graph_gb": 0.0}
+        self.startup: dict[str, float] = {
+            "available": 0.0,
+            "graph_gb": 0.0,
+            "prefill_gb": 0.0,
+        }
         self.family: children.Children | None = None
         self.card: gpu.Card | None = None
         self.running = False

@@ -42,6 +42,8 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     """``/health`` and ``/v1/loads`` answer this much later, as on a starved CPU."""
     orphan: bool = False
     """The scheduler survives its parent and holds the GPU's memory."""
+    lost: bool = False
+    """The card fell off the bus: ``nvidia-smi`` fails and no server can start on it."""
     endless_drain: bool = False
     """A drain never comes to its end."""
 

@@ -62,6 +62,16 @@ def test_a_venv_changes_its_release_when_made_again(tmp_path: Path) -> None:
     assert out.stdout.strip() == "0.5.23"
 
 
+def test_the_command_line_program_is_there(tmp_path: Path) -> None:
+    python = venv.make(tmp_path, "0.5.12", SimSettings(state_dir=str(tmp_path)))
+    program = python.with_name("sglang")
+    said = subprocess.run([program, "version"], capture_output=True, text=True, check=True)
+    assert said.stdout == "sglang version: 0.5.12\n"
+    wrong = subprocess.run([program, "serve", "--nonsense"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert "sglang serve: error: " in wrong.stderr
+
+
 def test_nothing_of_the_stand_in_is_on_our_own_path() -> None:
     code = "import importlib.util; print(importlib.util.find_spec('sglang'))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -180,6 +190,15 @@ def test_a_card_shows_what_its_owner_does_and_cools_when_that_is_gone(smi: Smi) 
     assert row[4] == "4"
     assert int(row[6]) > 60  # metal does not cool at once
     assert smi.run("--query-compute-apps=pid", "--format=csv,noheader").stdout == ""
+
+
+def test_a_lost_card_fails_the_whole_query(smi: Smi) -> None:
+    set_fault(smi.state, 1, Fault(lost=True))
+    answer = smi.run(f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
+    assert answer.returncode == 15
+    assert "GPU is lost" in answer.stdout
+    rest = smi.run("--query-gpu=index", "--format=csv,noheader,nounits", "-i", "0")
+    assert rest.stdout == "0\n"
 
 
 def test_a_server_moves_the_numbers_of_its_card(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ TOOLS = [
         },
     }
 ]
+OFF = {"enable_thinking": False}
 BAD = {"name": "f", "parameters": {"type": "dict"}}
 
 
@@ -124,7 +125,7 @@ def test_server_info_has_the_effective_numbers(both: Lab, server: Server) -> Non
     assert state["max_mamba_cache_size"] == (184 if is_new(both) else 186)
     assert info["version"] == both.version
     graph = state["memory_usage"]["graph"]
-    assert graph == ({"decode": 1.02} if is_new(both) else 1.02)
+    assert graph == ({"decode": 1.02, "prefill": 0.34} if is_new(both) else 1.02)
     assert info["context_length"] == 65536
     strategy = "mamba_radix_cache_strategy" if is_new(both) else "mamba_scheduler_strategy"
     assert info[strategy] == "extra_buffer"
@@ -416,6 +417,11 @@ def test_tokenize_and_back(server: Server) -> None:
     by_template = server.client.post("/tokenize", json={"messages": messages}).json()
     assert by_template["tokens"] == tokenized(server, rendered("hi"))
     assert by_template["count"] == len(by_template["tokens"])
+    with_tools = {"messages": messages, "tools": TOOLS, "chat_template_kwargs": OFF}
+    assert server.client.post("/tokenize", json=with_tools).json()["tokens"] == tokenized(
+        server, rendered("hi", TOOLS, thinking=False)
+    )
+    assert server.client.post("/tokenize", json={}).status_code == 400
 
 
 @pytest.mark.parametrize("tools", [None, TOOLS])

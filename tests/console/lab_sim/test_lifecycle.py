@@ -80,6 +80,8 @@ NEW_ORDER = [
     r"Memory pool end\.",
     r"Capture target decode CUDA graph begin\. backend=full, num_tokens_per_req=1, avail mem=",
     r"Capture target decode CUDA graph end\. bs=\[1, 2, ",
+    r"Capture target prefill CUDA graph begin\. backend=",
+    r"Capture target prefill CUDA graph end\. elapsed=",
     r"max_total_num_tokens=\d+, .*max_running_requests=36,",
     r"Engine startup timings \(s\): load_weight=",
     r"INFO:     Uvicorn running on",
@@ -223,6 +225,7 @@ def test_impossible_settings_fail_in_their_phase_with_their_text(each: Lab) -> N
 
 PLANNED: list[tuple[Phase, str, int, str]] = [
     ("args", "", 1, r"ValueError: "),
+    ("args", "no_model", 1, r"OSError: Can't load the configuration of 'Qwen3.6-27B'\."),
     ("weights", "", -9, r"torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate"),
     ("weights", "killed", 1, r"Rank 0 scheduler died during initialization \(exit code: -9\)"),
     ("memory", "", -9, r"Not enough memory\. Please try to increase"),
@@ -239,14 +242,18 @@ def test_servers_fail_where_and_how_they_are_told_to(tmp_path: Path) -> None:
     faults = {
         str(n): Fault(fail=phase, cause=cause) for n, (phase, cause, *_) in enumerate(PLANNED)
     }
+    faults["50"] = Fault(lost=True)
     with lab(tmp_path, "0.5.12", faults=faults) as made:
-        good = made.start(gpu=99)
+        good, lost = made.start(gpu=99), made.start(gpu=50)
         for n, server in enumerate([made.start(gpu=n) for n in range(len(PLANNED))]):
             phase, _, code, text = PLANNED[n]
             assert server.exit() == code, server.log[-2000:]
             assert re.search(text, server.log), server.log[-2000:]
             assert ("fired up" in server.log) == (phase == "run")
         good.ready()
+        assert lost.exit() == -9
+        assert lost.lines("RuntimeError: No CUDA GPUs are available")
+        assert "Load weight begin" not in lost.log
 
 
 def test_a_failure_may_strike_a_number_of_starts_only(tmp_path: Path) -> None:
