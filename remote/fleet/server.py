@@ -16,7 +16,7 @@ from remote.fleet.probe import Probe
 from remote.fleet.processes import Identity
 from remote.fleet.records import Exit, Folder, Launch, Ready
 from remote.fleet.restarts import Restarts
-from remote.fleet.tail import Tail
+from remote.fleet.tail import TAIL, Tail
 from remote.fleet.timing import Timing
 from remote.protocol import Flags, Lights, Reading, ServerInfo, ServerState, ServerStatus
 from remote.sglang.loads import Loads, ServerFacts
@@ -30,6 +30,9 @@ Change: TypeAlias = Literal["fired up", "failed", "ended", "stalled", "moves aga
 """What a look can find that someone has to act on."""
 
 _N = TypeVar("_N", int, float)
+
+_READS = 8
+"""Pieces of a log that are read in one look: a flood is caught up with over several."""
 
 _RATE_WINDOW = 10.0
 _FULL = 0.8
@@ -192,8 +195,13 @@ class Server:
         if not self.read_before:
             self.read_before = True
             reader.feed(tail.read_first(), time.time())
-        elif data := tail.read():
-            reader.feed(data, time.time())
+            return
+        for _ in range(_READS):
+            data = tail.read()
+            if data:
+                reader.feed(data, time.time())
+            if len(data) < TAIL:
+                return
 
     def look(self, table: dict[int, Process], now: float) -> Change | None:
         """Bring status and lights up to date; what has to be acted on, if anything."""
@@ -229,7 +237,9 @@ class Server:
             self.status, self.main = "stopped", None
             return "ended"
         assert self.launch is not None
-        self._gone_since = self._gone_since or now
+        if self._gone_since is None:
+            self._gone_since = now  # its last lines may have come after the log was read
+            return None
         self.exit = self.folder.exit(self.launch.launch)
         waited = now - self._gone_since
         holder_left = self.holder is not None and self.holder.alive
@@ -354,8 +364,14 @@ class Server:
 
     @property
     def busy(self) -> bool:
-        """Whether it has anything to do, by the run's account or its own."""
-        return bool(self.in_flight) or bool(self.running) or bool(self.queued)
+        """Whether it has anything to do, by the run's account, its scheduler's or its HTTP's.
+
+        A hung scheduler of 0.5.23 leaves a stale account behind: where no run can tell better,
+        the open HTTP requests do.
+        """
+        if self.in_flight is None and self.metrics is not None and self.metrics.open_requests:
+            return True
+        return any((self.in_flight, self.running, self.queued))
 
     @property
     def is_full(self) -> bool:

@@ -65,6 +65,18 @@ class Metrics:
     """None where the model keeps no linear-attention state."""
     retractions: int | None = None
     aborted: int | None = None
+    open_requests: int | None = None
+    """Generation requests that HTTP clients wait for, whatever the scheduler knows of them."""
+
+
+_GENERATION = ("/generate", "/v1/chat/completions", "/v1/completions")
+
+
+def _open(samples: Samples) -> int | None:
+    name = "sglang:http_requests_active"
+    counts = [total(samples, name, endpoint=path) for path in _GENERATION]
+    known = [count for count in counts if count is not None]
+    return int(sum(known)) if known else None
 
 
 def read(text: str) -> Metrics:
@@ -92,4 +104,5 @@ def read(text: str) -> Metrics:
         mamba_usage=one("mamba_usage") if slots else None,
         retractions=count("num_retracted_requests_total"),
         aborted=count("num_aborted_requests_total"),
+        open_requests=_open(samples),
     )

@@ -32,8 +32,8 @@ FAST = Timing(
     abort=3.0,
     term=3.0,
     restart_first=0.2,
-    settle=0.5,
-    judge_sample=0.05,
+    settle=0.2,
+    judge_sample=0.02,
     judge_most=20.0,
 )
 

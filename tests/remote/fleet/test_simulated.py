@@ -27,7 +27,7 @@ from tests.remote.fleet.test_swap import Journal, begin
 pytestmark = pytest.mark.timeout(180)
 
 STRATEGY = {"0.5.12": "mamba-scheduler-strategy", "0.5.23": "mamba-radix-cache-strategy"}
-SIM = replace(FAST, stall=4.0, stalled_restart=60.0, term=12.0, health=25.0, lost_child=1.0)
+SIM = replace(FAST, stall=2.5, stalled_restart=60.0, term=7.0, lost_child=1.0)
 
 
 class SimSite(Site):
@@ -62,7 +62,7 @@ class SimSite(Site):
         set_fault(self.state, gpu, fault)
 
 
-def settle(tmp_path: Path, version: Version, speed: float = 200.0) -> SimSite:
+def settle(tmp_path: Path, version: Version, speed: float = 400.0) -> SimSite:
     state = tmp_path / "state"
     settings = SimSettings(state_dir=str(state), speed=speed, transient_errors=0.0)
     site = SimSite(root=tmp_path / "ws", base=free_base(6), gpus=1, run=FakeRun(), events=Events())
@@ -93,8 +93,17 @@ async def up(site: SimSite, spec: TargetSpec) -> Fleet:
 
 
 @contextlib.asynccontextmanager
-async def asking(fleet: Fleet, gpu: int, count: int) -> AsyncIterator[list[asyncio.Task[str]]]:
-    """So many chat requests in flight on one server."""
+async def asking(
+    fleet: Fleet, gpu: int, count: int, *, again: bool = False
+) -> AsyncIterator[list[asyncio.Task[str]]]:
+    """So many chat requests in flight on one server, by option for as long as it takes."""
+
+    async def keep(session: aiohttp.ClientSession, n: int) -> str:
+        while True:
+            last = await one(session, n)
+            if not again:
+                return last
+            await asyncio.sleep(0.01)
 
     async def one(session: aiohttp.ClientSession, n: int) -> str:
         body = {
@@ -111,7 +120,7 @@ async def asking(fleet: Fleet, gpu: int, count: int) -> AsyncIterator[list[async
             return "lost"
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
-        tasks = [asyncio.create_task(one(session, n)) for n in range(count)]
+        tasks = [asyncio.create_task(keep(session, n)) for n in range(count)]
         try:
             yield tasks
         finally:
@@ -209,7 +218,7 @@ async def test_hung_though_healthy(sim12: SimSite) -> None:
     """Decoding stops and /health says 200: requests in flight and no token is the verdict."""
     fleet = await up(sim12, sim12.target())
     await until(lambda: fleet.states()[0].state == "ready")
-    async with asking(fleet, 0, 3):
+    async with asking(fleet, 0, 3, again=True):
         await until(lambda: fleet.states()[0].lights.tokens)
         sim12.fault(0, Fault(stall=True))
         began = time.monotonic()
@@ -225,11 +234,12 @@ async def test_hung_though_healthy(sim12: SimSite) -> None:
 async def test_hung_scheduler(sim: SimSite) -> None:
     """HTTP lives, the scheduler answers nothing; the stall is seen and the process ended."""
     spec = sim.target()
+    sim.run.alive = False  # nobody but the server itself can tell that it has work
     fleet = sim.fleet(spec, replace(SIM, stalled_restart=1.0))
     await fleet.up(None, epoch=sim.epoch(spec), who="ann")
     await until(lambda: fleet.states()[0].state == "ready")
     first = pid_of(fleet, 0)
-    async with asking(fleet, 0, 3):
+    async with asking(fleet, 0, 3, again=True):
         await until(lambda: fleet.states()[0].lights.tokens)
         sim.fault(0, Fault(hang=True))
         await until(lambda: sim.events.texts("server.stalled"))
@@ -241,7 +251,7 @@ async def test_hung_scheduler(sim: SimSite) -> None:
 async def test_slow_but_busy_is_not_dead(sim12: SimSite) -> None:
     fleet = await up(sim12, sim12.target())
     await until(lambda: fleet.states()[0].state == "ready")
-    async with asking(fleet, 0, 3):
+    async with asking(fleet, 0, 3, again=True):
         await until(lambda: fleet.states()[0].lights.tokens)
         sim12.fault(0, Fault(slow=20.0, slow_probe_s=4.0))
         deadline = time.monotonic() + SIM.stall + 4
@@ -274,14 +284,16 @@ async def test_an_orphan_that_holds_memory_is_ended(sim12: SimSite) -> None:
 
 
 async def test_a_drain_without_end_is_cut(sim12: SimSite) -> None:
-    fleet = await up(sim12, sim12.target(drain=0.5))
+    spec = sim12.target(drain=0.5)
+    fleet = sim12.fleet(spec, replace(SIM, term=2.0))
+    await fleet.up(None, epoch=sim12.epoch(spec), who="ann")
     await until(lambda: fleet.states()[0].state == "ready")
     sim12.fault(0, Fault(endless_drain=True))
     main = fleet.server(0).main
     assert main is not None
     began = time.monotonic()
     await fleet.down(None, who="ann")
-    assert time.monotonic() - began < SIM.term + 10
+    assert time.monotonic() - began < 15
     assert not main.alive
     assert fleet.states()[0].state == "stopped"
 

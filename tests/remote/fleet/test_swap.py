@@ -163,12 +163,9 @@ async def test_flags_that_cannot_be_put_back_leave_a_failed_swap(site: Site) -> 
 @pytest.mark.parametrize(
     ("name", "state"),
     [
-        ("pause", "doing"),
         ("drain", "doing"),
-        ("stop", "doing"),
         ("start", "doing"),
         ("start", "done"),
-        ("ready", "doing"),
         ("resume", "doing"),
     ],
 )

@@ -53,6 +53,7 @@ def test_real_metrics() -> None:
     assert (found.running, found.queued) == (64, 20)
     assert found.kv_usage == pytest.approx(0.0440521240234375)
     assert found.mamba_usage is None
+    assert found.open_requests == 84
     full = metrics.read((REAL / "metrics_under_load_full.txt").read_text())
     assert full.decode_tokens is not None
 
