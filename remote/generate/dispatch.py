@@ -126,7 +126,7 @@ class Dispatcher:
             if job is None:
                 free.remove(server)
                 continue
-            if job.sends == 0 and (why := check_line(job.line)):
+            if job.sends == 0 and job.talk is None and (why := check_line(job.line)):
                 self._give_up(job, server, "rejected", why, None)
                 continue
             self._send(server, job, at)

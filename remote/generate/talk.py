@@ -103,9 +103,8 @@ def talk_of(prompt: Prompt) -> Talk | None:
     if prompt.mode != "each":
         return None
     messages: list[dict[str, Any]] = msgspec.json.decode(prompt.messages)
-    if sum(message.get("role") == "user" for message in messages) < 2:
-        return None
-    return Talk(messages)
+    asks = any(message.get("role") == "user" for message in messages)
+    return Talk(messages) if asks else None
 
 
 def as_raw(messages: list[dict[str, Any]]) -> Raw:

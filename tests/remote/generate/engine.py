@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import os
 import random
 from typing import Any
 
@@ -29,6 +30,11 @@ class Engine:
         """More than so many at once get a 503; 0 is no limit."""
         self.engine = "sglang"
         self.model = "tiny"
+        self.poison = ""
+        """A prompt with this in it kills the process."""
+        self.context = 8192
+        self.slow: list[int] = []
+        """Prompts that take ten times as long."""
         self.key = ""
         self.tokens = 0
         self.running = 0
@@ -60,6 +66,8 @@ class Engine:
         mode = self.mode if self.random.random() < self.share else "ok"
         if check and (self.share < 1 or mode not in ("500", "503", "hang", "reset")):
             mode = "ok"
+        if self.poison and self.poison in text:
+            os._exit(9)
         if self.limit and self.running >= self.limit:
             mode = "503"
         self.running += 1
@@ -70,6 +78,8 @@ class Engine:
             if self.delay and not check:
                 try:
                     wait = self.delay * self.random.uniform(0.5, 1.5)
+                    if self.seen and self.seen[-1] in self.slow:
+                        wait *= 10
                     await asyncio.wait_for(broken_off.wait(), wait)
                 except TimeoutError:
                     pass
@@ -135,7 +145,7 @@ class Engine:
                 "model": self.model,
                 "choices": [{"index": 0, "message": message_out, "finish_reason": finish}],
                 "usage": {
-                    "prompt_tokens": 11,
+                    "prompt_tokens": max(11, len(text) // 4),
                     "completion_tokens": tokens,
                     "total_tokens": tokens + 11,
                     "reasoning_tokens": 3,
@@ -156,8 +166,13 @@ class Engine:
 
     async def models(self, _: web.Request) -> web.Response:
         """``/v1/models``."""
-        model = {"id": self.model, "owned_by": self.engine, "max_model_len": 8192}
+        model = {"id": self.model, "owned_by": self.engine, "max_model_len": self.context}
         return web.json_response({"object": "list", "data": [model]})
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """``/tokenize``: a token is four characters here."""
+        body = await request.json()
+        return web.json_response({"count": len(body["prompt"]) // 4})
 
     async def abort(self, _: web.Request) -> web.Response:
         """``/abort_request``: everything comes back unfinished."""
@@ -191,6 +206,7 @@ def main() -> None:
             web.get("/v1/loads", engine.loads),
             web.get("/v1/models", engine.models),
             web.post("/abort_request", engine.abort),
+            web.post("/tokenize", engine.tokenize),
             web.post("/_set", engine.set),
             web.get("/_seen", engine.told),
         ]

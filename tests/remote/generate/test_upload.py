@@ -13,6 +13,7 @@ import pytest
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
+from remote import verify
 from remote.generate import upload
 from remote.generate.records import Batch
 from remote.generate.upload import Uploader, explain
@@ -215,3 +216,32 @@ def test_run_uploads_and_resumes(
     assert progress["not_in_s3"] == 0
     states = {line["name"]: line["state"] for line in run.lines("manifest.jsonl")}
     assert set(states.values()) == {"uploaded"}
+
+
+def test_retention(
+    serve: Callable[..., Served],
+    generation: Callable[..., Generation],
+    s3_url: str,
+    bucket: Any,
+    tmp_path: Path,
+) -> None:
+    """By option a batch goes from the disk once it is in the bucket; it stays done."""
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
+    run = generation(600)
+    server = serve(delay=0.01)
+    options = ("--s3", f"{bucket.name}/run/", "--s3-endpoint", s3_url, "--credentials", str(keys))
+    run.start(server, options=options)
+    assert run.wait() == 0
+    assert len(list(run.folder.glob("completions_*"))) == 2
+    run.start(server, options=(*options, "--delete-uploaded"))
+    assert run.wait() == 0
+    assert not list(run.folder.glob("completions_*"))
+    asked = len(server.told()["seen"])
+    run.start(server, options=options)
+    assert run.wait() == 0
+    assert len(server.told()["seen"]) == asked == 600
+    assert run.progress()["completed"] == 600
+    assert run.progress()["s3_uploaded"] == 2
+    report = verify.audit(run.folder, prompts=run.prompts)
+    assert not report.violations, report.violations
