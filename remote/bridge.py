@@ -28,6 +28,8 @@ from remote.paths import Workspace
 
 NO_AGENT, AGENT_ENDED, SILENT = 3, 4, 5
 CHUNK = 1 << 16
+HELD = 7
+"""Exit status of an agent that found another one at work: that one's socket is the one to take."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,7 +68,7 @@ def connect(workspace: Workspace, *, start: bool = False, patience: float = 20.0
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             return _dial(workspace.socket)
-        if process.poll() not in (None, 0):
+        if process.poll() not in (None, 0, HELD):
             raise OSError(f"the agent did not start: {_last_line(workspace.agent_log)}")
         time.sleep(0.05)
     raise TimeoutError(f"the agent did not open its socket: see {workspace.agent_log}")

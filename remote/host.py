@@ -135,8 +135,11 @@ class Gpus:
         except TimeoutError:
             return f"nvidia-smi has been silent for {STALE_S:.0f} s: {last or 'a GPU may hang'}"
         finally:
-            with contextlib.suppress(ProcessLookupError):
+            # One that hangs in the driver can't be killed: it is left behind, not waited for.
+            with contextlib.suppress(ProcessLookupError, TimeoutError):
                 process.kill()
+                async with asyncio.timeout(2):
+                    await process.wait()
 
 
 def host(workspace: Path, *, simulated: bool = False) -> HostState:

@@ -254,7 +254,8 @@ class Client:
     async def _greet(self, process: Process, lines: AsyncIterator[bytes], marker: str) -> None:
         """Skip to the marker, exchange hellos, subscribe."""
         async for line in lines:
-            if line.rstrip() == marker.encode():
+            # A login script may have left a line unfinished before it.
+            if line.rstrip().endswith(marker.encode()):
                 break
         else:
             raise await self._not_started(process)

@@ -20,6 +20,7 @@ import socket
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,21 +53,24 @@ def probe(ask: dict[str, Any], _: BinaryIO) -> dict[str, Any]:
 
 def install(ask: dict[str, Any], data: BinaryIO) -> dict[str, Any]:
     """Unpack one version of the code beside the others; in place only once it is whole."""
-    code = Path(ask["workspace"]) / ask["folder"] / "code"
+    stoker = Path(ask["workspace"]) / ask["folder"]
+    code = stoker / "code"
     code.mkdir(parents=True, exist_ok=True)
     raw = data.read(ask["size"])
     if len(raw) != ask["size"] or hashlib.sha256(raw).hexdigest() != ask["sha256"]:
         raise FarError("the code did not arrive whole: try again")
-    for leftover in code.glob("*.part"):
-        shutil.rmtree(leftover, ignore_errors=True)
     final, part = code / ask["version"], code / f"{ask['version']}.part"
-    with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
-        tar.extractall(part, filter="data") if hasattr(tarfile, "data_filter") else tar.extractall(
-            part
-        )
-    if final.exists():
-        shutil.rmtree(final)
-    part.replace(final)
+    with alone(stoker):
+        for leftover in code.glob("*.part"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        if final.exists():
+            return {}
+        with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
+            if hasattr(tarfile, "data_filter"):
+                tar.extractall(part, filter="data")
+            else:  # an older Python: the hash says that these are our own files
+                tar.extractall(part)
+        part.replace(final)
     return {}
 
 
@@ -75,47 +79,64 @@ def switch(ask: dict[str, Any], _: BinaryIO) -> dict[str, Any]:
     workspace = Path(ask["workspace"])
     stoker = workspace / ask["folder"]
     version = ask["version"]
-    link, fresh = stoker / "code" / "current", stoker / "code" / f"current.{os.getpid()}"
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(version)
-    fresh.replace(link)
-    did = []
-    agent = running(stoker)
-    if agent is not None and agent.get("code") != version:
-        did.append(f"ended the agent {str(agent.get('code'))[:12]} ({end(stoker, agent)})")
-        agent = None
-    if agent is None:
-        sys.path.insert(0, str(stoker / "code" / version))
-        bridge = importlib.import_module("remote.bridge")
-        paths = importlib.import_module("remote.paths")
-        try:
-            bridge.connect(paths.Workspace(workspace), start=True).close()
-        except OSError as error:
-            raise FarError(str(error)) from None
-        did.append("started the agent")
-    agent = running(stoker)
-    if agent is None or agent.get("code") != version:
-        raise FarError(f"the agent did not come up: see {stoker}/agent.log")
+    with alone(stoker):
+        link, fresh = stoker / "code" / "current", stoker / "code" / f"current.{os.getpid()}"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(version)
+        fresh.replace(link)
+        did = []
+        agent = running(stoker)
+        if agent is not None and agent.get("code") != version:
+            did.append(f"ended the agent {str(agent.get('code'))[:12]} ({end(stoker, agent)})")
+            agent = None
+        if agent is None:
+            sys.path.insert(0, str(stoker / "code" / version))
+            bridge = importlib.import_module("remote.bridge")
+            paths = importlib.import_module("remote.paths")
+            try:
+                bridge.connect(paths.Workspace(workspace), start=True).close()
+            except OSError as error:
+                raise FarError(str(error)) from None
+            did.append("started the agent")
+        agent = running(stoker)
+        if agent is None or agent.get("code") != version:
+            raise FarError(f"the agent did not come up: see {stoker}/agent.log")
     return {"did": did, "pid": agent.get("pid")}
 
 
-def running(stoker: Path) -> dict[str, Any] | None:
-    """What the live agent wrote into its lock file; None where none holds it."""
-    try:
-        lock = os.open(stoker / "agent.lock", os.O_RDWR)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        with contextlib.suppress(ValueError):
-            said = json.loads(os.pread(lock, 4096, 0))
-            if isinstance(said, dict):
-                return said
-        return {}
-    finally:
-        os.close(lock)
-    return None
+@contextlib.contextmanager
+def alone(stoker: Path) -> Iterator[None]:
+    """One deploy at a time; a second one waits for the first."""
+    with (stoker / "deploy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def running(stoker: Path, patience: float = 15.0) -> dict[str, Any] | None:
+    """What the live agent wrote into its lock file; None where none holds it.
+
+    One that has only just taken the lock is given time to say who it is.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            lock = os.open(stoker / "agent.lock", os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            with contextlib.suppress(ValueError):
+                said = json.loads(os.pread(lock, 4096, 0))
+                if isinstance(said, dict):
+                    return said
+        else:
+            return None
+        finally:
+            os.close(lock)
+        if time.monotonic() > deadline:
+            return {}
+        time.sleep(0.05)
 
 
 def end(stoker: Path, agent: dict[str, Any]) -> str:
@@ -151,7 +172,7 @@ def ask(path: str) -> None:
 def gone(stoker: Path, seconds: float) -> bool:
     """Whether no agent holds the lock any more, within a time."""
     deadline = time.monotonic() + seconds
-    while running(stoker) is not None:
+    while running(stoker, 0.0) is not None:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

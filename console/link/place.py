@@ -166,13 +166,21 @@ def explain_text(target: Target, host: str, text: str) -> str:
         return f"there is no {kind} {there}: correct `ssh` or `hop`"
     if has("sudo: command not found", "sudo: not found"):
         return f"there is no sudo {there}: set sudo = false and log in as root"
-    if target.agent_python and target.agent_python in text and has("no such file", "not found"):
+    named = bool(target.agent_python) and target.agent_python.lower() in low
+    if named and has("no such file", "not found"):
         return (
             f"agent_python = {target.agent_python!r} does not exist in "
             f"{hop.name(target.hop) or host}: correct it"
         )
-    if target.agent_python and has(f'failed to exec "{target.agent_python}"'.lower()):
-        return f"agent_python = {target.agent_python!r} does not run there: correct it"
+    if (
+        target.agent_python
+        and target.agent_python.lower() in low
+        and has("failed to exec", "permission denied")
+    ):
+        return (
+            f"agent_python = {target.agent_python!r} can't be run in "
+            f"{hop.name(target.hop) or host}: correct it"
+        )
     if kind == "pct":
         if "configuration file" in low and "does not exist" in low:
             return (

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from remote.agent.core import Agent
 from remote.agent.serve import Server
+from remote.bridge import HELD
 from remote.paths import Workspace
 
 log = logging.getLogger("agent")
 
-HELD = 7
-"""Exit status where another agent holds the workspace; the caller finds that one's socket."""
 SOCKET_CHECK_S = 5.0
+LOCK_S = 1.0
+"""Whoever only looks whether an agent lives holds the lock for an instant."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -58,19 +59,26 @@ def take_lock(workspace: Workspace) -> int | None:
     The descriptor is not inherited: servers and run outlive the agent and must not keep it.
     """
     lock = os.open(workspace.agent_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(lock)
+                return None
+            time.sleep(0.05)
+    os.ftruncate(lock, 0)  # what an earlier agent said of itself holds no more
     return lock
 
 
 def say_where(lock: int, code: str, socket: Path) -> None:
     """Write into the lock file who holds it and where it listens."""
     said = {"pid": os.getpid(), "code": code, "socket": str(socket), "since": time.time()}
-    os.pwrite(lock, json.dumps(said).encode() + b"\n", 0)
-    os.ftruncate(lock, len(json.dumps(said)) + 1)
+    line = json.dumps(said).encode() + b"\n"
+    os.pwrite(lock, line, 0)
+    os.ftruncate(lock, len(line))
 
 
 def code_hash() -> str:
