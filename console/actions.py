@@ -94,6 +94,13 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("w",),
         "Look",
     ),
+    Action(
+        "incident",
+        "Pack a report",
+        "State, events, flags, history and log ends as one file, secrets removed.",
+        ("I",),
+        "Look",
+    ),
     Action("help", "Help", "Every key of this screen and everywhere.", ("question_mark",), "Look"),
     # Fleet
     Action(
@@ -120,6 +127,17 @@ ACTIONS: Final[tuple[Action, ...]] = (
         word="rollback",
         loses="Servers restart one after the other; what is in flight is drained or sent again.",
         request=lambda spec, gpus: Rollback(spec=spec),
+    ),
+    Action(
+        "deploy",
+        "Deploy",
+        "Bring the agent to the target, or to this version; servers and run go on.",
+        ("D",),
+        "Fleet",
+        danger="key",
+        changes=True,
+        verb="deploy",
+        loses="Nothing: a new agent takes over what runs. It does nothing where it is current.",
     ),
     Action(
         "up",

@@ -13,6 +13,7 @@ import importlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
@@ -209,8 +210,16 @@ class StokerApp(App[None], inherit_bindings=False):
         """Run something beside the screen; it is cancelled when the console ends."""
         task: asyncio.Task[Any] = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if self.strict:
+                self._handle_exception(error if isinstance(error, Exception) else RuntimeError())
+            else:
+                self.say(f"this went wrong: {error!r}", "error")
 
     # --- what comes in ---
 
@@ -302,6 +311,8 @@ class StokerApp(App[None], inherit_bindings=False):
         """Whether the action may be done now."""
         if not action.changes:
             return True
+        if action.name == "deploy":  # the very thing that mends a link without an agent
+            return not self.read_only_asked and self.state.link.state != "replay"
         return not self.read_only and self.state.link.state == "connected"
 
     def refusal(self, action: Action) -> str:
@@ -415,6 +426,8 @@ class StokerApp(App[None], inherit_bindings=False):
                 await self.go(name)
             case "since":
                 await self.tell_away(asked=True)
+            case "incident":
+                self.spawn(self.pack_incident())
             case "help":
                 from console.screens.help import HelpScreen
 
@@ -441,6 +454,8 @@ class StokerApp(App[None], inherit_bindings=False):
                 from console.screens.restart import RestartScreen
 
                 await self.push_screen(RestartScreen(self.focus_gpu))
+            case "deploy":
+                await self.ask_deploy()
             case "run.go":
                 await self.run_go()
             case _ if action.request is not None:
@@ -462,12 +477,50 @@ class StokerApp(App[None], inherit_bindings=False):
 
             await self.push_screen(AwayScreen(away.title(seen, self.state), found))
 
+    async def pack_incident(self) -> None:
+        """Everything a bug report needs, as one file in this folder."""
+        from console import incident
+
+        self.say("packing …")
+
+        async def ask(request: Request) -> Result | None:
+            return await self.ask(request, quiet=True)
+
+        try:
+            path = await incident.bundle(ask, self.state, Path.cwd())
+        except OSError as error:
+            self.say(f"the bundle was not written: {error}", "error")
+        else:
+            self.say(f"{path.name} is written; secrets were removed")
+
     async def go(self, mode: str) -> None:
         """Bring a screen to the front."""
         if mode != self.current_mode:
             await self.switch_mode(mode)
             self.resubscribe()
             self.show()
+
+    async def ask_deploy(self) -> None:
+        """Bring the agent there, after a key."""
+        from console.screens.confirm import Confirm
+
+        action = BY_NAME["deploy"]
+        line = command_line(action, self.target_name)
+
+        async def decided(yes: bool | None) -> None:
+            if yes and self._feed is not None:
+                self.say("deploying …")
+                self.spawn(self._deploy(self._feed))
+
+        await self.push_screen(
+            Confirm(f"Deploy to {self.target_name}", action, action.danger, line), decided
+        )
+
+    async def _deploy(self, feed: Feed) -> None:
+        try:
+            self.say(await feed.deploy())
+        except FeedError as error:
+            self.say(str(error), "error")
 
     async def run_go(self) -> None:
         """Start the run, or lift its pause."""

@@ -30,6 +30,10 @@ class Feed(Protocol):
     async def subscribe(self, wanted: Subscribe) -> None:
         """What is to be pushed; remembered over reconnects. Raises :class:`FeedError`."""
 
+    async def deploy(self) -> str:
+        """Bring the agent to the target, or to this version; one line of what was done. Raises
+        :class:`FeedError`."""
+
     async def close(self) -> None:
         """End; :meth:`run` returns."""
 
@@ -97,6 +101,16 @@ class AgentFeed:
 
         try:
             await self._client.subscribe(wanted)
+        except LinkError as error:
+            raise FeedError(str(error)) from error
+
+    async def deploy(self) -> str:
+        """See :class:`Feed`."""
+        from console.link.deploy import deploy
+        from console.link.errors import LinkError
+
+        try:
+            return await deploy(self._target)
         except LinkError as error:
             raise FeedError(str(error)) from error
 

@@ -461,9 +461,12 @@ def notices(state: State, now: float) -> list[Notice]:
     if link.state in ("failed", "reconnecting", "closed"):
         old = age(state, now)
         shown = "" if old is None else f"; what is shown is {duration(old)} old"
-        found.append(Notice("error", f"{link.text or link.state}{shown}", "", None, "link"))
+        helps = "deploy" if "deploy" in link.text else ""
+        found.append(Notice("error", f"{link.text or link.state}{shown}", helps, None, "link"))
     elif link.state == "read-only":
-        found.append(Notice("warning", link.text or "this console may only look", "", None, "link"))
+        text = link.text or "this console may only look"
+        helps = "deploy" if "deploy" in text else ""
+        found.append(Notice("warning", text, helps, None, "link"))
     if state.received is None:
         return found
 

@@ -294,7 +294,7 @@ def main() -> None:
         tell("machine", cores=psutil.cpu_count(), load_1m=load_1m)
         empty = first_paint(env, [sys.executable, "-c", EMPTY], "empty", given.rounds)
         paint = first_paint(env, stoker, "stoker", given.rounds)
-        live = first_paint(env, stoker, "connected", given.rounds)
+        live = first_paint(env, stoker, "connected|read-only", given.rounds)
         base = statistics.median(empty)
         tell(
             "start",
@@ -304,7 +304,7 @@ def main() -> None:
             first_live_data_s=round(statistics.median(live), 3),
         )
         terminal = Terminal(stoker, env)
-        terminal.until("connected")
+        terminal.until("connected|read-only")
         terminal.drain(5)
         tell("fleet, nothing changes", **terminal.share(given.seconds))
         terminal.keys("l")

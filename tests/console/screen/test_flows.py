@@ -227,6 +227,18 @@ async def test_read_only_looks_and_never_sends() -> None:
         assert not one.sent(Restart) + one.sent(Up) + one.sent(Down) + one.sent(RunControl)
 
 
+async def test_a_target_without_an_agent_gets_one_by_a_key() -> None:
+    """Also where the link is down: that is what it mends."""
+    async with driven() as one:
+        one.story.lose("ct200 has no agent yet: `stoker deploy ct200` brings it")
+        await one.sees("D deploy")
+        await one.keys("D")
+        await one.until(lambda: isinstance(one.app.screen, Confirm))
+        await one.keys("y")
+        await one.sees("the agent is current")
+        await one.until(lambda: one.app.state.link.state == "connected")
+
+
 async def test_the_run_is_paused_resumed_and_started() -> None:
     """One key each; `s` does what is needed."""
     async with driven() as one:

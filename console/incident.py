@@ -1,0 +1,150 @@
+"""One file that tells what happened, for a bug report: state, events, flags, history, log ends.
+
+Secrets are removed from every text in it (:func:`redact`); what was removed leaves a mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import platform
+import re
+import tarfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from console import __version__
+from console.model import State
+from remote.protocol import (
+    Events,
+    History,
+    LogPart,
+    ReadEvents,
+    ReadHistory,
+    ReadLog,
+    Request,
+    Result,
+)
+
+LINES: Final = 2000
+"""Newest lines of each log."""
+
+SPAN_S: Final = 3600.0
+"""History in the bundle."""
+
+GONE: Final = "‹removed›"
+
+_NAMES = (
+    r"[\w.\-]*(?:api[_-]?key|secret|token(?!s|ize|_)|passw(?:or)?d|authorization)[\w.\-]*"
+)
+_SECRETS: Final = (
+    # name=value, name: value, 'name': 'value', --name value; but not token counts
+    (
+        re.compile(
+            rf"""(?i)(["']?{_NAMES}["']?\s*[=:]\s*)(?!\s*(?:[\[{]|(?:\d+(?:\.\d+)?|None|null|true|false|True|False)\b))"""
+            r"""(["']?)(?:Bearer\s+)?[^\s"',;)}\]]+"""
+        ),
+        rf"\1\2{GONE}",
+    ),
+    (re.compile(r"(?i)(--(?:admin-)?api-key\s+)\S+"), rf"\1{GONE}"),
+    (re.compile(r"(?i)\b(Bearer\s+)[A-Za-z0-9._~+/\-]{8,}=*"), rf"\1{GONE}"),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), GONE),
+    (re.compile(r"\bhf_[A-Za-z0-9]{16,}\b"), GONE),
+    (re.compile(r"\bsk-[A-Za-z0-9_\-]{16,}\b"), GONE),
+    (re.compile(r"(://)[^/\s:@]+:[^/\s@]+@"), rf"\1{GONE}@"),
+    (
+        re.compile(r"(?i)([?&](?:X-Amz-Signature|X-Amz-Credential|Signature|sig)=)[^&\s\"']+"),
+        rf"\1{GONE}",
+    ),
+)
+
+
+def redact(text: str) -> str:
+    """The text without what looks like a secret: keys, tokens, passwords, signed URLs."""
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+async def gather(
+    ask: Callable[[Request], Awaitable[Result | None]], state: State
+) -> dict[str, str]:
+    """The files of a bundle by name. What the agent does not give is left out, and said."""
+    missing: list[str] = []
+    files: dict[str, str] = {}
+
+    def encode(value: object) -> str:
+        return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+
+    files["state.json"] = encode(
+        {
+            "time": state.time,
+            "link": [state.link.state, state.link.text],
+            "target": state.target,
+            "infos": list(state.infos.values()),
+            "servers": list(state.servers.values()),
+            "gpus": list(state.gpus.values()),
+            "host": state.host,
+            "run": state.run,
+            "swap": state.swap,
+            "alerts": state.alerts,
+            "verdict": state.verdict,
+        }
+    )
+    files["epochs.json"] = encode(state.epochs)
+    found = await ask(ReadEvents(limit=5000))
+    events = found.events if isinstance(found, Events) else list(state.events)
+    files["events.jsonl"] = "".join(msgspec.json.encode(e).decode() + "\n" for e in events)
+    history = await ask(ReadHistory(state.time - SPAN_S, None, 360))
+    if isinstance(history, History):
+        files["history.json"] = msgspec.json.encode(history).decode()
+    else:
+        missing.append("history.json")
+    for source in [*(f"gpu{n}" for n in state.numbers), "run", "agent"]:
+        part = await ask(ReadLog(source, lines=LINES))
+        if isinstance(part, LogPart):
+            files[f"logs/{source}.log"] = "\n".join(part.lines) + "\n"
+        else:
+            missing.append(f"logs/{source}.log")
+    versions = sorted({info.sglang for info in state.infos.values() if info.sglang})
+    cards = sorted({card.name for card in state.gpus.values() if card.name})
+    about = [
+        f"stoker {__version__}, Python {platform.python_version()}, {platform.system()}",
+        f"SGLang {', '.join(versions) or 'unknown'}",
+        f"cards: {', '.join(cards) or 'unknown'}" + (" (simulated)" if state.simulated else ""),
+        f"taken {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(state.time or time.time()))}",
+        f"missing: {', '.join(missing) or 'nothing'}",
+        "Secrets were removed from every file; look through it before you send it all the same.",
+    ]
+    files["about.txt"] = "\n".join(about) + "\n"
+    return {name: redact(text) for name, text in files.items()}
+
+
+def pack(files: dict[str, str], path: Path) -> None:
+    """Write them as a gzipped tar. Raises OSError."""
+    part = path.with_name(f".{path.name}.part")
+    with tarfile.open(part, "w:gz") as tar:
+        for name, text in sorted(files.items()):
+            data = text.encode("utf-8", "replace")
+            entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
+            entry.size = len(data)
+            entry.mtime = int(time.time())
+            tar.addfile(entry, io.BytesIO(data))
+    part.replace(path)
+
+
+async def bundle(
+    ask: Callable[[Request], Awaitable[Result | None]],
+    state: State,
+    folder: Path,
+) -> Path:
+    """A bundle of what is known now, in ``folder``. Raises OSError."""
+    name = state.target.name if state.target is not None else "unknown"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    path = folder / f"stoker-incident-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{stamp}.tar.gz"
+    await asyncio.to_thread(pack, await gather(ask, state), path)
+    return path
