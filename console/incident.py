@@ -38,14 +38,13 @@ SPAN_S: Final = 3600.0
 
 GONE: Final = "‹removed›"
 
-_NAMES = (
-    r"[\w.\-]*(?:api[_-]?key|secret|token(?!s|ize|_)|passw(?:or)?d|authorization)[\w.\-]*"
-)
+_NAME = r"[\w.\-]*(?:api[_-]?key|secret|token(?!s|ize|_)|passw(?:or)?d|authorization)[\w.\-]*"
+_NO_SECRET = r"(?!\s*(?:[\[{]|(?:\d+(?:\.\d+)?|None|null|true|false)\b))"
 _SECRETS: Final = (
-    # name=value, name: value, 'name': 'value', --name value; but not token counts
+    # name=value, name: value, 'name': 'value', --name value; but not counts of tokens
     (
         re.compile(
-            rf"""(?i)(["']?{_NAMES}["']?\s*[=:]\s*)(?!\s*(?:[\[{]|(?:\d+(?:\.\d+)?|None|null|true|false|True|False)\b))"""
+            rf"""(?i)(["']?{_NAME}["']?\s*[=:]\s*){_NO_SECRET}"""
             r"""(["']?)(?:Bearer\s+)?[^\s"',;)}\]]+"""
         ),
         rf"\1\2{GONE}",
