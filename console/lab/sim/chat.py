@@ -21,7 +21,7 @@ Progress = Callable[[Entry], AsyncIterator[int]]
 def usage(entries: list[Entry], config: Config) -> dict[str, Any]:
     """The token counts of an answer."""
     first = entries[0]
-    prompt = 0 if first.was_queued else first.work.prompt
+    prompt = 0 if first.work.unqueued else first.work.prompt
     made = sum(entry.made for entry in entries)
     reasoning = sum(entry.reasoning_tokens() for entry in entries)
     cached = first.work.cached

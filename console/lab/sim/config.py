@@ -165,6 +165,10 @@ def resolve(args: argparse.Namespace, version: Version, memory_mib: int) -> Conf
             raise ArgumentsError(
                 f"ValueError: the simulated container has one card a server: {field} must be 1"
             )
+    if args.config:
+        raise ArgumentsError("ValueError: the simulation reads no --config file")
+    if args.speculative_algorithm:
+        raise ArgumentsError("ValueError: the simulation has no speculative decoding")
     fraction = args.mem_fraction_static
     if fraction is None:
         fraction = capacity.default_fraction(version, memory_mib)

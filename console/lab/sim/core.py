@@ -87,17 +87,15 @@ class Entry:
         """``meta_info.finish_reason``."""
         how = self.future.result()
         if how == "abort":
-            return {"type": "abort", "message": "Abort in waiting queue" if self.was_queued else ""}
+            return {
+                "type": "abort",
+                "message": "Abort in waiting queue" if self.work.unqueued else "",
+            }
         if self.matched is not None and self.made >= self.work.target:
             return {"type": "stop", "matched": self.matched}
         if self.plan.ends and self.made >= self.plan.total:
             return {"type": "stop", "matched": tokenizer().eos}
         return {"type": "length", "length": self.made}
-
-    @property
-    def was_queued(self) -> bool:
-        """Aborted before any of it was computed."""
-        return self.work.first_token is None and self.future.result() == "abort"
 
     def text(self) -> str:
         """The answer so far."""
@@ -341,12 +339,11 @@ class Core:
         self._heard = self.now()
         if not entry.future.done():
             entry.future.set_result(how)
-        queued = entry.was_queued
-        if not queued:
-            self.open.pop(entry.rid, None)
-        else:
-            self.open[entry.rid] = None  # the table forgets only what had begun
         work = entry.work
+        if work.unqueued:
+            self.open[entry.rid] = None  # the table forgets only what it took from the batch
+        else:
+            self.open.pop(entry.rid, None)
         if how == "abort":
             return
         if how == "stop":
@@ -373,6 +370,7 @@ class Core:
                 raise DroppedError
         how = entry.future.result()
         if how == "oom":
+            log.say(f"retract_decode: aborted last request {entry.rid} due to OOM")
             raise RefusedError(
                 "Out of memory even after retracting all other requests in the decode batch. "
                 "Aborting the last request.",
@@ -382,11 +380,9 @@ class Core:
         if how == "error":
             if fingerprint(entry.prompt) % 2:
                 raise DroppedError
-            raise RefusedError(
-                "Internal server error: CUDA error: unspecified launch failure in sampling",
-                500,
-                "InternalServerError",
-            )
+            problem = "Connection to the detokenizer was reset"
+            log.say(f"Error in request: {problem}")
+            raise RefusedError(f"Internal server error: {problem}", 500, "InternalServerError")
 
     def abort(self, rid: str = "", *, everything: bool = False) -> None:
         """Abort by id: exact in the table, but by prefix in the scheduler."""

@@ -63,6 +63,8 @@ class Work:
     began: float | None = None
     retractions: int = 0
     state: Literal["queued", "prefill", "running", "over"] = "queued"
+    unqueued: bool = False
+    """It was aborted out of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,15 +253,13 @@ class Engine:
         return True
 
     def abort(self, works: Iterable[Work], now: float) -> None:
-        """End requests where they stand, at one stroke: none of them takes another's place.
-
-        One that was still queued has no ``first_token``.
-        """
+        """End requests where they stand, at one stroke: none of them takes another's place."""
         self.advance(now)
         gone = [work for work in works if work.state != "over"]
         for work in gone:
             if work.state == "queued":
                 self.waiting.remove(work)
+                work.unqueued = True
             elif work.state == "running":
                 self._leave(work)
             elif self._chunked is work:

@@ -251,7 +251,7 @@ class Generation:
             "finish_reason": entry.finish if over else None,
             "weight_version": self.args.weight_version,
         }
-        queued = over and entry.was_queued
+        queued = over and work.unqueued
         if not queued:
             meta.update(
                 prompt_tokens=work.prompt,
@@ -260,7 +260,7 @@ class Generation:
                 reasoning_tokens=entry.reasoning_tokens(),
                 cached_tokens=work.cached,
             )
-        meta["completion_tokens"] = 0 if queued else count
+        meta["completion_tokens"] = count
         meta["e2e_latency"] = self.core.now() - entry.created
         return {
             "text": entry.text() if over else entry.plan.text(count),

@@ -207,7 +207,7 @@ def test_abort_keeps_what_was_made_and_says_what_was_only_queued() -> None:
     engine.abort([running, queued], 20.0)
     assert (running.state, queued.state) == ("over", "over")
     assert running.made == pytest.approx(20 / engine.step_s(1), rel=0.05)
-    assert (queued.made, queued.first_token) == (0, None)
+    assert (queued.made, queued.unqueued, running.unqueued) == (0, True, False)
     assert engine.used == 0
     assert engine.next_event() is None
 
