@@ -73,7 +73,7 @@ def answer_room(budget: Budget, prompt_tokens: int, *, thinking: bool, turns: in
 # Pieces that byte-pair tokenizers split text into before anything else (after the patterns of
 # GPT-4 and Qwen): letters with the blank before them, single digits, marks, runs of blanks.
 _piece = re.compile(
-    r"[A-Za-z]*\d[A-Za-z0-9]*| ?[A-Za-z]+|[!-/:-@\[-`{-~]|[^\x00-\x7f]+"
+    r" ?[A-Za-z]++(?!\d)|[A-Za-z]*\d[A-Za-z0-9]*|[!-/:-@\[-`{-~]|[^\x00-\x7f]+"
     r"|[\r\n]+|[^\S\r\n]+(?=\s|\Z)|[\x00-\x7f]"
 )
 _inner_capital = re.compile(r"[A-Za-z][A-Z]")

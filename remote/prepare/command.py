@@ -22,6 +22,7 @@ def main(
     report: bool = False,
     json: bool = False,
     workers: int | None = None,
+    base: Path | None = None,
     keep_work: bool = False,
     debug: bool = False,
 ) -> int:
@@ -33,6 +34,8 @@ def main(
         report: the long report, and an HTML page.
         json: print the manifest as JSON and nothing else on standard output.
         workers: processes; by default as many as there are cores, eight at most.
+        base: folder that the recipe's relative paths are relative to; by default its own, and
+            for a shipped recipe the current one.
         keep_work: keep the work folder, so that other quotas need no second reading.
         debug: show tracebacks.
 
@@ -49,7 +52,8 @@ def main(
     try:
         loaded = recipes.load(recipe)
         _check_output(output)
-        base = recipe.resolve().parent if recipe.exists() else Path.cwd()
+        if base is None:
+            base = recipe.resolve().parent if recipe.exists() else Path.cwd()
         with _terminated_like_interrupted():
             built = build.build(loaded, base, output, progress, workers=workers)
             document = manifest.describe(built, output)
@@ -143,6 +147,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers", type=_positive, metavar="N", help="processes (default: cores, at most 8)"
     )
     parser.add_argument(
+        "--base",
+        type=Path,
+        metavar="DIR",
+        help="what relative paths in the recipe are relative to (default: the recipe's folder)",
+    )
+    parser.add_argument(
         "--keep-work",
         action="store_true",
         help="keep FILE.work: other quotas need no second reading",
@@ -191,6 +201,7 @@ def dispatch(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         report=arguments.report,
         json=arguments.json,
         workers=arguments.workers,
+        base=arguments.base,
         keep_work=arguments.keep_work,
         debug=arguments.debug,
     )

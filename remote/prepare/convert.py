@@ -49,7 +49,7 @@ class Candidate:
     key: bytes
     """SHA-256 over messages, tools and parameters: the same prompt, the same key."""
     folded: bytes
-    """The same over the normalised texts."""
+    """The same over the normalised texts, where they are compared."""
     rank: int
     """By which prompts of a source are chosen: the lowest first."""
     frame: int
@@ -224,11 +224,12 @@ class Converter:
             found = self._evaluations.hit(user)
             if found:
                 raise Drop("contaminated", found)
-        key = _key(request)
+        extra = _extra(request)
+        key = _key(request, extra)
         kind = KINDS.index("code" if code or domain == "code" else "general")
         if not kind and (math or domain == "math"):
             kind = KINDS.index("math")
-        folded, frame, shingles = self._forms(request, joined, is_code=bool(code))
+        folded, frame, shingles = self._forms(request, joined, extra, is_code=bool(code))
         identity = key.hex()[:ID_LENGTH]
         if self._recipe.dedup.level == "off":
             # The same prompt may then be there several times; its place tells them apart.
@@ -290,9 +291,12 @@ class Converter:
         )
 
     def _forms(
-        self, request: Request, joined: str, *, is_code: bool
+        self, request: Request, joined: str, extra: bytes, *, is_code: bool
     ) -> tuple[bytes, int, list[str]]:
         """Key of the normalised prompt, and frame and shingles for near duplicates."""
+        level = self._recipe.dedup.level
+        if level in ("off", "exact"):
+            return b"", 0, []
         fold = not is_code
         parts = [
             f"{m['role']}\0{texts.normalised(m['content'] or '', fold=fold)}"
@@ -302,9 +306,7 @@ class Converter:
             )
             for m in request.messages
         ]
-        extra = _extra(request)
         folded = hashlib.sha256("\1".join(parts).encode() + extra).digest()
-        level = self._recipe.dedup.level
         if level != "near" or not self._source.near or request.has_tool_turns():
             # Steps of a session share nearly all of their text and are still different.
             return folded, 0, []
@@ -327,9 +329,9 @@ def _extra(request: Request) -> bytes:
     return msgspec.json.encode([tools, request.mode, params], order="sorted")
 
 
-def _key(request: Request) -> bytes:
+def _key(request: Request, extra: bytes | None = None) -> bytes:
     body = msgspec.json.encode(request.messages, order="sorted")
-    return hashlib.sha256(body + b"\1" + _extra(request)).digest()
+    return hashlib.sha256(body + b"\1" + (_extra(request) if extra is None else extra)).digest()
 
 
 def _prefixes(request: Request) -> list[bytes]:

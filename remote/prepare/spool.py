@@ -9,6 +9,7 @@ whatever lacks a fitting ``.json`` is done again.
 from __future__ import annotations
 
 import os
+import struct as pystruct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -41,6 +42,8 @@ FIELDS = [
     ("line", "<u4"),
     ("meta", "<u4"),
 ]
+_RECORD = pystruct.Struct("<16s16sQQIIBBIQII")
+"""The same for :mod:`struct`."""
 
 
 class Chunk(Struct):
@@ -90,27 +93,23 @@ class Writer:
     def __init__(self, folder: Path, source: int, number: int) -> None:
         self._base = folder / stem(source, number)
         self._lines: BinaryIO = self._part(".lines").open("wb")
-        self._records: list[tuple[Any, ...]] = []
+        self._records: list[bytes] = []
         self._signatures: list[Any] = []
         self._offset = 0
         self.chunk = Chunk()
 
     def add(self, found: list[Candidate], expected: list[int]) -> None:
         """Take candidates, in order; ``expected`` output tokens of each."""
-        import numpy as np
-
         pieces: list[bytes] = []
         for candidate, output in zip(found, expected, strict=True):
             meta = dict(candidate.meta)
             if candidate.prefixes:
                 meta["_prefixes"] = [p[:16].hex() for p in candidate.prefixes]
             encoded = msgspec.json.encode(meta)
-            key = np.frombuffer(candidate.key[:16], dtype="<u8")
-            folded = np.frombuffer(candidate.folded[:16], dtype="<u8")
             self._records.append(
-                (
-                    tuple(key),
-                    tuple(folded),
+                _RECORD.pack(
+                    candidate.key[:16],
+                    candidate.folded[:16],
                     candidate.rank,
                     candidate.frame,
                     candidate.tokens,
@@ -136,19 +135,16 @@ class Writer:
 
     def close(self) -> Chunk:
         """Make the chunk count."""
-        import numpy as np
-
-        records = np.array(self._records, dtype=FIELDS)
         _sync(self._lines)
         with self._part(".npy").open("wb") as out:
-            out.write(records.tobytes())
+            out.write(b"".join(self._records))
             _sync(out)
         with self._part(".sig").open("wb") as out:
             for block in self._signatures:
                 out.write(block.tobytes())
             _sync(out)
         chunk = self.chunk
-        chunk.candidates = len(records)
+        chunk.candidates = len(self._records)
         chunk.sizes = [self._part(end).stat().st_size for end in ENDS]
         for end in ENDS:
             self._part(end).replace(self._base.with_suffix(end))

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 """Character class of scripts written without spaces (kana, Han, Hangul)."""
 
-_blank = re.compile(r"\s+")
 _word = re.compile(rf"[{CJK}]|[^\W_]+")
 _cjk = re.compile(f"[{CJK}]")
 _number = re.compile(r"\d+(?:[.,]\d+)*")
@@ -40,7 +39,7 @@ def normalised(text: str, *, fold: bool = True) -> str:
         text = unicodedata.normalize("NFKC", text)
     if fold:
         text = text.casefold()
-    return _blank.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def words(text: str) -> list[str]:

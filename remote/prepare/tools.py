@@ -111,21 +111,43 @@ def _is_pattern(value: Any) -> bool:
 # What the JSON Schema 2020-12 metaschema asks of a keyword's value; SGLang refuses a request
 # with a tool whose parameters break it. A value that breaks it is left out.
 _CHECKS: dict[str, Any] = {
-    **dict.fromkeys(("title", "description", "format", "$comment"), lambda v: isinstance(v, str)),
+    **dict.fromkeys(("title", "description", "format", "$ref"), lambda v: isinstance(v, str)),
+    # What names a schema or depends on another keyword says nothing to a model.
+    **dict.fromkeys(
+        ("$id", "$schema", "$anchor", "$comment", "$vocabulary", "dependentRequired"),
+        lambda v: False,
+    ),
     **dict.fromkeys(
         ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
         _is_number,
     ),
     "multipleOf": lambda v: _is_number(v) and v > 0,
     **dict.fromkeys(
-        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+        (
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+            "minProperties",
+            "maxProperties",
+            "minContains",
+            "maxContains",
+        ),
         _is_count,
     ),
-    **dict.fromkeys(("uniqueItems", "readOnly", "writeOnly", "deprecated"), lambda v: v in (0, 1)),
+    **dict.fromkeys(
+        ("uniqueItems", "readOnly", "writeOnly", "deprecated"), lambda v: isinstance(v, bool)
+    ),
     **dict.fromkeys(("enum", "examples"), lambda v: isinstance(v, list)),
     "pattern": _is_pattern,
 }
-_SUBSCHEMA = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then")
+_SUBSCHEMA = (
+    "items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else",
+    "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+_SUBSCHEMAS_BY_NAME = (
+    "properties", "$defs", "definitions", "patternProperties", "dependentSchemas",
+)  # fmt: skip
 _SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
@@ -150,9 +172,13 @@ def fix_schema(schema: Any, notes: Notes, depth: int = 0) -> Any:
         check = _CHECKS.get(key)
         if key == "type":
             extra = _fix_type(value, notes)
-        elif key in ("properties", "$defs", "definitions", "patternProperties"):
+        elif key in _SUBSCHEMAS_BY_NAME:
             if isinstance(value, dict):
-                fixed[key] = {k: fix_schema(v, notes, depth + 1) for k, v in value.items()}
+                fixed[key] = {
+                    k: fix_schema(v, notes, depth + 1)
+                    for k, v in value.items()
+                    if key != "patternProperties" or _is_pattern(k)
+                }
             else:
                 notes.add("schema_repaired")
         elif key == "required":

@@ -145,7 +145,8 @@ _any_json = st.recursive(
         | st.dictionaries(
             st.sampled_from(
                 "type properties required items enum minimum anyOf description default pattern"
-                " additionalProperties maxItems format not uniqueItems title x".split()
+                " additionalProperties maxItems format not uniqueItems title x $id $ref $defs else"
+                " dependentSchemas patternProperties [".split()
             ),
             inner,
             max_size=4,
@@ -155,7 +156,7 @@ _any_json = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(["type", "properties", "items", "x"]), _any_json))
 def test_whatever_comes_out_passes_the_metaschema(schema: dict[str, Any]) -> None:
     try:
