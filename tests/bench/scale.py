@@ -1,0 +1,169 @@
+"""A run of ten million prompts: time to its first request, and memory.
+
+    python -m tests.bench.scale [--prompts 10000000] [--done 5000000]
+
+Prompts and records are of 200 bytes, so that the disk suffices (about 4 GB). The done half lies
+in sealed batches, as a run leaves them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+
+from remote.generate import layout
+from remote.generate.disk import Disk
+from remote.generate.ledger import Entry, Ledger
+from remote.generate.opening import encode_run
+from remote.generate.prompts import open_prompts
+from remote.generate.records import RunFile, Seen, Usage
+from remote.generate.recovery import recover
+from tests.bench.client import ROOT
+
+
+class _Quick(Disk):
+    def sync(self, fd: int, path: Path) -> None:
+        pass
+
+    def sync_folder(self, folder: Path) -> None:
+        pass
+
+
+class _FirstRequest(BaseHTTPRequestHandler):
+    """Says what it serves, answers the trial, notes the first real request and keeps it."""
+
+    seen = threading.Event()
+
+    def do_GET(self) -> None:
+        self._say({"data": [{"id": "m", "owned_by": "mock"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if body["max_tokens"] != 8:
+            self.seen.set()
+            time.sleep(3600)
+        message = {"content": "ready"}
+        self._say({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+    def _say(self, document: object) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def make_prompts(path: Path, count: int) -> None:
+    """Lines of 200 bytes."""
+    with path.open("w") as out:
+        for start in range(0, count, 100_000):
+            out.write(
+                "".join(
+                    f'{{"messages":[{{"role":"user","content":"{i:<140}"}}],"source":"b"}}\n'
+                    for i in range(start, min(count, start + 100_000))
+                )
+            )
+
+
+def make_done(folder: Path, prompts: Path, done: int) -> None:
+    """The first ``done`` prompts, shuffled a little, in sealed batches."""
+    folder.mkdir()
+    opened, entries = open_prompts(prompts, folder / layout.INDEX, [])
+    total = len(opened)
+    params = {
+        "model": "m",
+        "endpoint": "chat",
+        "max_tokens": 4096,
+        "thinking": True,
+        "temperature": None,
+        "request": {},
+    }
+    run = RunFile("bench", entries, params, "2026-01-01T00:00:00Z")
+    (folder / layout.RUN).write_bytes(encode_run(run))
+    recovered = recover(folder, total, adopted=False, disk=_Quick())
+    ledger = Ledger(folder, recovered.books, _Quick())
+    text = b"x" * 140
+    usage = Usage(20, 30, 0)
+    for start in range(0, done, 10_000):
+        order = [start + (i * 7919) % 10_000 for i in range(min(10_000, done - start))]
+        ledger.add(
+            Entry(
+                "batch",
+                i,
+                b'{"index":%d,"outcome":"ok","content":"%b"}\n' % (i, text),
+                Seen(i, "bench", "ok", usage),
+            )
+            for i in order
+        )
+        ledger.flush()
+        ledger.acked.clear()
+        ledger.sealed.clear()
+    ledger.close()
+    opened.close()
+
+
+def start(folder: Path, prompts: Path, url: str) -> tuple[float, float]:
+    """Seconds from the start to the first request, and peak memory until then (MB)."""
+    _FirstRequest.seen.clear()
+    command = [sys.executable, "-m", "remote.generate", "--prompts", str(prompts)]
+    command += ["--output", str(folder), "--server", url, "--concurrency", "8"]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    peak = 0.0
+    while not _FirstRequest.seen.wait(0.02):
+        if process.poll() is not None:
+            raise SystemExit(f"the run left with {process.returncode}")
+        peak = max(peak, psutil.Process(process.pid).memory_info().rss / 1e6)
+    took = time.perf_counter() - began
+    peak = max(peak, psutil.Process(process.pid).memory_info().rss / 1e6)
+    process.kill()
+    process.wait()
+    return took, peak
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--prompts", type=int, default=10_000_000)
+    parser.add_argument("--done", type=int, default=5_000_000)
+    chosen = parser.parse_args()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _FirstRequest)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_prompts(folder / "small.jsonl", 10_000)
+        start(folder / "small", folder / "small.jsonl", url)
+        took, small = start(folder / "small", folder / "small.jsonl", url)
+        print(f"10,000 prompts: first request after {took:.2f} s, {small:.0f} MB", flush=True)
+        make_prompts(folder / "big.jsonl", chosen.prompts)
+        began = time.perf_counter()
+        first, fresh = start(folder / "fresh", folder / "big.jsonl", url)
+        print(
+            f"{chosen.prompts:,} prompts, first start (indexed, hashed, every line checked): "
+            f"{first:.1f} s, {fresh:.0f} MB ({fresh - small:+.0f})",
+            flush=True,
+        )
+        make_done(folder / "big", folder / "big.jsonl", chosen.done)
+        print(f"made {chosen.done:,} records in {time.perf_counter() - began:.0f} s", flush=True)
+        took, big = start(folder / "big", folder / "big.jsonl", url)
+        print(
+            f"{chosen.prompts:,} prompts, {chosen.done:,} done: first request after {took:.1f} s, "
+            f"{big:.0f} MB ({big - small:+.0f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
