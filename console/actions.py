@@ -125,7 +125,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         changes=True,
         verb="rollback",
         word="rollback",
-        loses="Servers restart one after the other; what is in flight is drained or sent again.",
+        loses="servers restart one after the other; what is in flight is drained or sent again.",
         request=lambda spec, gpus: Rollback(spec=spec),
     ),
     Action(
@@ -137,7 +137,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         danger="key",
         changes=True,
         verb="deploy",
-        loses="Nothing: a new agent takes over what runs. It does nothing where it is current.",
+        loses="nothing: a new agent takes over what runs. It does nothing where it is current.",
     ),
     Action(
         "up",
@@ -149,7 +149,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         changes=True,
         verb="up",
         footer=2,
-        loses="Nothing: servers that are up are left alone.",
+        loses="nothing: servers that are up are left alone.",
         request=lambda spec, gpus: Up(spec=spec, gpus=gpus),
     ),
     Action(
@@ -163,7 +163,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         verb="down",
         word="down",
         footer=3,
-        loses="Drained first; answers that are cut off are generated again from the start.",
+        loses="answers in flight end first; those that are cut off are generated again from the start.",
         request=lambda spec, gpus: Down(gpus=gpus),
     ),
     # Run
@@ -198,7 +198,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         danger="key",
         changes=True,
         verb="run stop",
-        loses="Nothing: what is in flight ends first, and `start` resumes. GPUs idle meanwhile.",
+        loses="nothing: what is in flight ends first, and `start` resumes. GPUs idle meanwhile.",
         request=lambda spec, gpus: RunControl(do="drain"),
     ),
     Action(

@@ -64,13 +64,14 @@ class AgentFeed:
 
     async def run(self) -> None:
         """Import the link, connect, and stay connected until :meth:`close`."""
-        client = await asyncio.to_thread(self._make)
-        if self._closed:
-            return
-        self._client = client
-        if self._wanted is not None:
-            await self.subscribe(self._wanted)
-        await client.run()
+        while not self._closed:
+            client = await asyncio.to_thread(self._make)
+            if self._closed:
+                return
+            self._client = client
+            if self._wanted is not None:
+                await self.subscribe(self._wanted)
+            await client.run()
 
     def _make(self) -> Client:
         from console.link.client import Client
@@ -110,9 +111,12 @@ class AgentFeed:
         from console.link.errors import LinkError
 
         try:
-            return await deploy(self._target)
+            done = await deploy(self._target)
         except LinkError as error:
             raise FeedError(str(error)) from error
+        if self._client is not None:
+            await self._client.close()  # a new one connects at once, without the old one's pause
+        return done
 
     async def close(self) -> None:
         """See :class:`Feed`."""

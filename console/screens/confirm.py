@@ -30,7 +30,7 @@ class Confirm(ModalScreen[bool]):
             box.border_title = self.question
             yield Static(self.action.help, markup=False)
             if self.action.loses:
-                yield Static(self.action.loses, markup=False)
+                yield Static(f"What it costs: {self.action.loses}", markup=False)
             if self.cost:
                 yield Static(f"Now: {self.cost}.", markup=False, classes="bad")
             if self.line:
