@@ -597,6 +597,14 @@ class Dispatcher:
                 server.breaker.open(at)
                 self.recall(server)
 
+    def pace(self) -> None:
+        """Once a second: see whether a full server still does what it used to."""
+        at = time.monotonic()
+        for server in self.servers.values():
+            if server.wanted == "auto" and server.usable:
+                full = len(server.flying) >= 0.9 * server.slots
+                server.pace.tick(at, server.output_tokens, full=full)
+
     # --- the agent's wishes ---
 
     def replaced(self, server: Server, process: str) -> None:

@@ -364,6 +364,7 @@ class Run:
             if ticks % second == 0:
                 self._obey()
                 dispatcher.check_silence()
+                dispatcher.pace()
                 self._accounts.tick(time.monotonic())
                 progress = self.progress()
                 self._writer.file(layout.PROGRESS, msgspec.json.encode(progress))

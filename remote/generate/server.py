@@ -15,6 +15,7 @@ from typing import Literal
 from remote.generate.job import Job
 from remote.generate.ledger import Entry
 from remote.generate.outcomes import KEPT
+from remote.generate.pace import Pace
 
 PROBATION = 16
 """First answers of a server process that wait until all of them can be judged together."""
@@ -94,6 +95,7 @@ class Server:
     model: str = ""
     context: int | None = None
 
+    pace: Pace = field(default_factory=Pace)
     breaker: Breaker = field(default_factory=Breaker)
     flying: dict[Job, asyncio.Task[None]] = field(default_factory=dict)
     """Jobs in flight → their tasks."""
@@ -142,7 +144,11 @@ class Server:
             slots = base + MARGIN
         else:
             slots = self.wanted
-        return slots if self.ceiling is None else max(1, min(slots, self.ceiling))
+        if self.ceiling is not None:
+            slots = min(slots, self.ceiling)
+        if self.pace.share < 1.0:
+            slots = round(slots * self.pace.share)
+        return max(1, slots)
 
     @property
     def usable(self) -> bool:
@@ -229,6 +235,7 @@ class Server:
         self.stopped = ""
         self.last.clear()
         self.ceiling = None
+        self.pace.reset()
         self.tokens = None
 
     def note(self, outcome: str, likeness: Hashable) -> None:

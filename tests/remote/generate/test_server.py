@@ -1,0 +1,140 @@
+"""One server in the dispatcher's eyes: slots, breaker, pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from remote.generate.pace import LEAST, Pace
+from remote.generate.server import FAILURES, LONGEST_PAUSE_S, Server, degenerate
+
+
+def hear(server: Server, running: int, queued: int, said: int | None = None) -> None:
+    """One sample."""
+    server.heard(0.0, running=running, queued=queued, max_running=said, tokens=None)
+
+
+def test_auto_follows_what_it_runs() -> None:
+    """Not a flag that it echoes: what it says it admits at once, and a few more."""
+    server = Server("u")
+    assert server.slots == 36
+    hear(server, 0, 0, 37)
+    assert server.slots == 41
+    hear(server, 0, 0, 72)
+    assert server.slots == 76
+    server.wanted = 5
+    assert server.slots == 5
+
+
+def test_a_crowded_server_gets_less_until_it_keeps_up() -> None:
+    """More requests queue there than auto adds: fewer slots; they come back."""
+    server = Server("u")
+    hear(server, 20, 30, 72)
+    hear(server, 20, 30)
+    assert server.slots == 76
+    hear(server, 20, 30)
+    assert server.slots == 24
+    for _ in range(20):
+        hear(server, 24, 0)
+    assert server.slots == 76
+
+
+def test_an_unknown_server_grows() -> None:
+    """One that does not say its limit gets more while all it gets runs at once."""
+    server = Server("u")
+    server.flying = {object(): None for _ in range(36)}  # type: ignore[misc]
+    hear(server, 36, 0)
+    assert server.slots == 44
+    hear(server, 36, 3)
+    assert server.slots == 44
+
+
+def test_refused_work_is_a_rest_not_a_failure() -> None:
+    """429 and 503: what it has now is enough for a while."""
+    server = Server("u")
+    server.breaker.close(0.0)
+    server.flying = {object(): None for _ in range(10)}  # type: ignore[misc]
+    server.refused_work(100.0, 7.0)
+    assert server.room(106.9) == 0
+    assert server.slots == 10
+    server.flying = {}
+    assert server.room(107.1) == 10
+    for _ in range(400):
+        server.grow()
+    assert server.slots > 20
+
+
+def test_breaker() -> None:
+    """Some failures in a row open it, a success in between does not let them add up."""
+    server = Server("u")
+    breaker = server.breaker
+    breaker.close(0.0)
+    for _ in range(3):
+        for _ in range(FAILURES - 1):
+            breaker.failed(1.0)
+        breaker.succeeded()
+    assert server.usable
+    for _ in range(FAILURES):
+        breaker.failed(2.0)
+    assert breaker.is_open
+    assert breaker.retry_at == 2.0, "the first trial comes at once"
+    waits = []
+    at = 2.0
+    for _ in range(12):
+        breaker.trial_failed(at)
+        waits.append(breaker.retry_at - at)
+        at = breaker.retry_at
+    assert waits[0] < 1.0
+    assert max(waits) <= LONGEST_PAUSE_S * 1.3
+    breaker.close(at)
+    breaker.failed(at + 1, gone=True)
+    assert breaker.is_open, "a refused connection opens it at once"
+
+
+@pytest.mark.parametrize(
+    ("answers", "sound"),
+    [
+        ([("ok", i) for i in range(16)], True),
+        ([("ok", 1)] * 16, False),
+        ([("ok", 1)] * 15 + [("ok", 2)], True),
+        ([("looped", i) for i in range(9)] + [("ok", i) for i in range(9, 16)], False),
+        ([("looped", i) for i in range(8)] + [("ok", i) for i in range(8, 16)], True),
+        ([("length", i) for i in range(16)], True),
+    ],
+)
+def test_degenerate(answers: list[tuple[str, int]], sound: bool) -> None:
+    """All alike, or more than half no good."""
+    assert (degenerate(list(answers)) == "") is sound
+
+
+def live(pace: Pace, throughput: Callable[[float], float], minutes: int, start: float) -> float:
+    """Let a server work at full slots; the time afterwards."""
+    at = start
+    tokens = getattr(live, "tokens", 0.0)
+    for _ in range(minutes * 60):
+        at += 1
+        tokens += throughput(pace.share)
+        pace.tick(at, int(tokens), full=True)
+    live.tokens = tokens  # type: ignore[attr-defined]
+    return at
+
+
+def test_a_thrashing_server_gets_fewer_and_recovers() -> None:
+    """Where less is more it settles on less, and comes back when it heals."""
+    pace = Pace()
+    at = live(pace, lambda _: 1000.0, 3, 0.0)
+    assert pace.share == 1.0
+    at = live(pace, lambda share: 400.0 if share > 0.6 else 800.0, 4, at)
+    assert LEAST <= pace.share <= 0.61
+    live(pace, lambda _: 1000.0, 12, at)
+    assert pace.share == 1.0
+
+
+def test_a_slower_server_keeps_its_slots() -> None:
+    """Where less does not help, it is simply slower now."""
+    pace = Pace()
+    at = live(pace, lambda _: 1000.0, 3, 0.0)
+    live(pace, lambda share: 400.0 * share, 4, at)
+    assert pace.share == 1.0
+    assert pace.usual < 500
