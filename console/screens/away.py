@@ -1,0 +1,60 @@
+"""The panel for one who comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.geometry import Size
+from textual.screen import ModalScreen
+
+from console.model import Notice
+from console.widgets.notices import notice_lines
+from console.widgets.paint import Line, Painted
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+
+class AwayText(Painted):
+    """The notices, as many as there are."""
+
+    def __init__(self, found: list[Notice]) -> None:
+        super().__init__()
+        self.found = found
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        return notice_lines(self.found, width, height)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """See :class:`textual.widget.Widget`."""
+        return min(len(notice_lines(self.found, width, 999)), max(3, viewport.height - 6))
+
+
+class AwayScreen(ModalScreen[None]):
+    """Any key leaves it; the key beside a line goes where it points."""
+
+    app: StokerApp
+
+    def __init__(self, title: str, found: list[Notice]) -> None:
+        super().__init__()
+        self._said = title
+        self._found = found
+
+    def compose(self) -> ComposeResult:
+        """See :class:`ModalScreen`."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = self._said
+            box.border_subtitle = "any key goes on"
+            yield AwayText(self._found)
+
+    async def on_key(self, event: events.Key) -> None:
+        """Leave; an action's key does its work too."""
+        event.stop()
+        self.dismiss(None)
+        if event.key in ("e", "c", "g"):
+            names = {"e": "events", "c": "config", "g": "run"}
+            self.app.spawn(self.app.go(names[event.key]))
