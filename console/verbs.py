@@ -10,7 +10,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from console.config import Target
 from console.link.client import LinkError
 from console.link.deploy import deploy as push_agent
 from console.link.deploy import own_version
-from console.link.place import reach
+from console.link.place import Place, reach
 from console.link.push import push_file
 from console.session import Session, session
 from remote.protocol import (
@@ -174,9 +175,25 @@ def _print_log(part: LogPart, *, as_json: bool) -> None:
 # --- Changing ---
 
 
+@asynccontextmanager
+async def _place(target: Target) -> AsyncIterator[Place]:
+    """The container itself, without an agent. What fails on the way makes it unreachable."""
+    try:
+        place = await reach(target)
+        try:
+            yield place
+        finally:
+            await place.close()
+    except LinkError as error:
+        raise LinkError(str(error), "unreachable") from None
+
+
 async def deploy(target: Target) -> int:
     """``stoker deploy``: push the agent and start it; a no-op when it is current."""
-    say(await push_agent(target))
+    if target.read_only:
+        raise VerbError(f"{target.name} is read-only (read_only = true): nothing is deployed")
+    async with _place(target) as place:
+        say(await push_agent(target, place))
     return 0
 
 
@@ -343,7 +360,8 @@ async def run_start(
         place = f"{spec.workspace.rstrip('/')}/{spec.run.prompts}"
         if spec.run.prompts.startswith("/"):
             place = spec.run.prompts
-        digest = await push_file(target, prompts, place, progress=_pushed(prompts))
+        async with _place(target) as there:
+            digest = await push_file(there, prompts, place, progress=_pushed(prompts))
         say(f"{prompts} → {place} (sha256 {digest[:12]}…)")
     async with session(target) as here:
         await _watched(here)
@@ -400,9 +418,8 @@ async def prepare_on(target: Target, recipe: Path, options: list[str]) -> int:
 
     ``options`` are those of ``python -m remote.prepare``; paths in them are the container's.
     """
-    say(await push_agent(target))
-    place = await reach(target)
-    try:
+    async with _place(target) as place:
+        say(await push_agent(target, place))
         word = str(recipe)
         if await asyncio.to_thread(recipe.is_file):
             word = f"{STOKER_DIR}/recipes/{recipe.name}"
@@ -420,8 +437,6 @@ async def prepare_on(target: Target, recipe: Path, options: list[str]) -> int:
             status = await process.wait()
         finally:
             await process.close()
-    finally:
-        await place.close()
     if status is None:
         raise LinkError("the connection was lost; the same command goes on where it was", "lost")
     return status

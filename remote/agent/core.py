@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from remote import host, samples, verdict
+from remote import batches, host, samples, verdict
 from remote.agent import alerts, diff, epochs, logs, prune
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
@@ -32,6 +32,7 @@ from remote.protocol import (
     Get,
     Hello,
     HostState,
+    ReadBatches,
     ReadEvents,
     ReadHistory,
     Reading,
@@ -356,6 +357,8 @@ class Agent:
             case ReadEvents():
                 limit = max(0, min(request.limit, 5000))
                 return Events(await self.journal.events(request.after, limit))
+            case ReadBatches():
+                return await asyncio.to_thread(batches.count, self.run.output)
             case Shutdown():
                 self.emit("action", "the agent is asked to end", who=who)
                 self._end.set()
