@@ -49,6 +49,8 @@ class Mapping(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     strip_system: list[str] = []
     """Regular expressions of what to delete from a system text whose tools were lifted out."""
     domain: str = ""
+    sampling: bool = False
+    """Whether captured bodies keep their ``temperature`` and ``top_p``."""
 
 
 class Adapter(Struct, frozen=True):
@@ -295,7 +297,7 @@ def apply(row: dict[str, Any], mapping: Mapping, notes: Notes) -> Draft:
             if any(fnmatchcase(text, pattern) for pattern in patterns):
                 raise Drop(f"skipped:{path.replace('.*', '')}", text)
     if mapping.form == "body":
-        return shapes.body(row, notes)
+        return shapes.body(row, notes, sampling=mapping.sampling)
     if mapping.form == "trajectory":
         draft = shapes.trajectory(row)
     elif mapping.messages:

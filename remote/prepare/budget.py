@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from remote.prepare.errors import RecipeError, need
 from remote.prepare.rows import Drop, Request
+from remote.prepare.text import Markers
 
 PER_MESSAGE = 5
 GENERATION_PROMPT = 7
@@ -49,6 +50,8 @@ class Counter(Protocol):
     """Counts the tokens of whole requests."""
 
     exact: bool
+    markers: Markers
+    """What must not stand in a text, since the tokenizer would make a control token of it."""
 
     def count(self, requests: list[Request], thinking: list[bool | None]) -> list[int]:
         """Prompt tokens of each request, as the server will see it."""
@@ -157,6 +160,7 @@ class Bound:
     """Counts upper bounds; needs nothing."""
 
     exact = False
+    markers = Markers()
 
     def count(self, requests: list[Request], thinking: list[bool | None]) -> list[int]:
         """See :class:`Counter`."""
@@ -218,6 +222,8 @@ class Exact:
             raise RecipeError(f"{path}: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self.markers = Markers(token.content for token in added)
         self._template, self._names = _load_template(folder)
         jinja2 = need("jinja2")
         self._refusals = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)

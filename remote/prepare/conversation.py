@@ -71,7 +71,12 @@ class Rules(Struct, frozen=True):
     roles: dict[str, str] = {}
 
 
-def requests(draft: Draft, rules: Rules, notes: Notes) -> list[Request]:
+_ANY_MODEL = texts.Markers()
+
+
+def requests(
+    draft: Draft, rules: Rules, notes: Notes, markers: texts.Markers = _ANY_MODEL
+) -> list[Request]:
     """The requests of a row: one, or with ``fan_out`` one for each assistant turn.
 
     Raises:
@@ -80,7 +85,8 @@ def requests(draft: Draft, rules: Rules, notes: Notes) -> list[Request]:
     turns = _turns(draft, rules, notes)
     turns, system = _systems(turns, draft.system, rules, notes)
     tools, renamed, system = _tools(draft.tools, system, rules, notes)
-    tools = _clean_tools(tools, rules, rules.redact or draft.captured, notes)
+    clean = _Cleaner(rules, markers, notes, redact=rules.redact or draft.captured)
+    tools = clean.tree(tools)
     turns = _alternate(turns, rules, notes)
     names = {own: sent for sent, own in renamed.items()}
     params = dict(draft.params)
@@ -97,7 +103,7 @@ def requests(draft: Draft, rules: Rules, notes: Notes) -> list[Request]:
         messages = _messages(kept, names, notes)
         if system:
             messages.insert(0, {"role": "system", "content": system})
-        _check_text(messages, rules, draft, notes)
+        clean.messages(messages)
         if tools and tooling.pasted(messages):
             raise Drop("pasted_tools_left")
         made.append(
@@ -322,6 +328,8 @@ def _without_thinking(content: str) -> str:
         return _orphan_think.sub("", content)
     if "<think>" in content:
         content = _think.sub("", content)
+    if "<scratch_pad>" in content:
+        content = _scratch.sub("", content)
     return content
 
 
@@ -394,9 +402,6 @@ def _spoken(turn: Message, *, before_tool: bool, notes: Notes) -> tuple[list[Any
     kept = _without_thinking(content)
     if kept != content:
         notes.add("strip_history_think")
-    if "<scratch_pad>" in kept:
-        kept = _scratch.sub("", kept)
-        notes.add("strip_history_think")
     calls = list(turn["calls"])
     if "<tool_call>" in kept or (before_tool and "<function=" in kept):
         found, kept = tooling.calls_in_text(kept)
@@ -407,38 +412,49 @@ def _spoken(turn: Message, *, before_tool: bool, notes: Notes) -> tuple[list[Any
 # --- What must not stand in a text ---
 
 
-def _check_text(messages: list[Message], rules: Rules, draft: Draft, notes: Notes) -> None:
-    """Markers and credentials in everything the template will write."""
-    redact = rules.redact or draft.captured
-    for message in messages:
-        if message["content"]:
-            message["content"] = _clean(message["content"], rules, redact, notes)
-        for call in message.get("tool_calls", ()):
-            function = call["function"]
-            cleaned = _clean(function["arguments"], rules, redact, notes)
-            if cleaned != function["arguments"]:
-                function["arguments"] = tooling.checked_arguments(cleaned)
+class _Cleaner:
+    """Markers and credentials, in everything the template will write."""
 
+    def __init__(self, rules: Rules, markers: texts.Markers, notes: Notes, *, redact: bool) -> None:
+        self._drop = rules.markers == "drop"
+        self._markers = markers
+        self._notes = notes
+        self._redact = redact
 
-def _clean(content: str, rules: Rules, redact: bool, notes: Notes) -> str:
-    if texts.has_markers(content):
-        notes.add("flag:chat_markup_in_text")
-        if rules.markers == "drop":
-            raise Drop("chat_markup_in_text")
-        content = texts.escape_markers(content)
-    if redact:
-        content, count = texts.redact(content)
-        if count:
-            notes.add("redact:credential", count)
-    return content
+    def text(self, content: str) -> str:
+        """One text.
 
+        Raises:
+            Drop: ``chat_markup_in_text``, where rules say so.
+        """
+        if self._markers.found(content):
+            self._notes.add("flag:chat_markup_in_text")
+            if self._drop:
+                raise Drop("chat_markup_in_text")
+            content = self._markers.escape(content)
+        if self._redact:
+            content, count = texts.redact(content)
+            if count:
+                self._notes.add("redact:credential", count)
+        return content
 
-def _clean_tools(tools: Any, rules: Rules, redact: bool, notes: Notes) -> Any:
-    """Every text within the tools, in the same way."""
-    if isinstance(tools, str):
-        return _clean(tools, rules, redact, notes)
-    if isinstance(tools, list):
-        return [_clean_tools(item, rules, redact, notes) for item in tools]
-    if isinstance(tools, dict):
-        return {key: _clean_tools(item, rules, redact, notes) for key, item in tools.items()}
-    return tools
+    def tree(self, value: Any) -> Any:
+        """Every text within lists and objects (tools)."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.tree(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.tree(item) for key, item in value.items()}
+        return value
+
+    def messages(self, messages: list[Message]) -> None:
+        """All contents, and the arguments of calls, in place."""
+        for message in messages:
+            if message["content"]:
+                message["content"] = self.text(message["content"])
+            for call in message.get("tool_calls", ()):
+                function = call["function"]
+                cleaned = self.text(function["arguments"])
+                if cleaned != function["arguments"]:
+                    function["arguments"] = tooling.checked_arguments(cleaned)

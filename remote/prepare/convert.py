@@ -131,7 +131,8 @@ class Converter:
             raise Drop("not_an_object", str(row)[:80])
         mapping, adapter = self.mapping(row)
         draft = apply(row, mapping, notes)
-        made = requests(draft, self._source.rules(mapping), notes)
+        rules = self._source.rules(mapping)
+        made = requests(draft, rules, notes, self._counter.markers)
         return made, mapping, adapter, draft.id, draft.labels
 
     def convert(

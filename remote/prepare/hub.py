@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -28,8 +29,9 @@ class Found(Struct):
     revision: str = ""
     """The commit; "" where the hub could not be asked."""
     gated: str = ""
-    bytes: int = 0
     files: list[str] = []
+    sizes: dict[str, int] = {}
+    """Bytes of the files that the source names."""
     offline: bool = False
 
 
@@ -104,8 +106,9 @@ def check(source: Source) -> Found:
         gated=str(info.gated) if info.gated else "",
         files=[s.rfilename for s in siblings],
     )
-    wanted = select(source, found.files) if source.files else found.files
-    found.bytes = sum(s.size or 0 for s in siblings if s.rfilename in set(wanted))
+    if source.files:
+        sizes = {s.rfilename: s.size or 0 for s in siblings}
+        found.sizes = {name: sizes[name] for name in select(source, found.files)}
     return found
 
 
@@ -145,6 +148,8 @@ def download(source: Source, found: Found, base: Path) -> list[FilePart]:
     need("huggingface_hub.utils").disable_progress_bars()
     if found.offline:
         found.revision = _cached_revision(source)
+    else:
+        _check_room(source, found)
     try:
         folder = Path(
             _retried(
@@ -166,6 +171,28 @@ def download(source: Source, found: Found, base: Path) -> list[FilePart]:
         raise PrepareError(f"source {source.name}: {source.hub}: {_line(error)}") from error
     there = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
     return [file_part(folder / name, base, name) for name in select(source, there)]
+
+
+def _check_room(source: Source, found: Found) -> None:
+    hub = need("huggingface_hub")
+    cache = Path(need("huggingface_hub.constants").HF_HUB_CACHE)
+    missing = sum(
+        size
+        for name, size in found.sizes.items()
+        if not isinstance(
+            hub.try_to_load_from_cache(
+                source.hub, name, revision=found.revision, repo_type="dataset"
+            ),
+            str,
+        )
+    )
+    there = next(p for p in [cache, *cache.parents] if p.exists())
+    free = shutil.disk_usage(there).free
+    if missing > free:
+        raise PrepareError(
+            f"source {source.name}: {source.hub}: {missing / 1e9:.1f} GB to fetch and"
+            f" {free / 1e9:.1f} GB free in {cache}; make room or set HF_HOME to another disk"
+        )
 
 
 def _cached_revision(source: Source) -> str:

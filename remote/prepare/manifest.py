@@ -122,6 +122,7 @@ def _source(built: Built, number: int, count: SourceCount) -> dict[str, Any]:
         "duplicates_of": _sorted(count.lost_to),
         "notes": _sorted(count.notes),
         "domain_reasons": _sorted(count.whys),
+        "languages": _sorted(count.languages),
         "examples": {
             cause: [{"part": part, "row": row, "detail": detail} for part, row, detail in examples]
             for cause, examples in sorted(count.examples.items())

@@ -8,9 +8,10 @@ import msgspec
 
 from remote.prepare.rows import Draft, Drop, Notes
 
-KEPT_PARAMS = ("response_format", "temperature", "top_p")
-"""Of a captured body's parameters, the ones that say what is asked. All others (stream, n,
-store, metadata, user, seed, token limits …) belong to the run, or to whoever was recorded."""
+SAMPLING = ("temperature", "top_p")
+"""Kept of a captured body only where the recipe says so. What is kept always is what says what
+is asked: messages, tools, tool_choice, response_format. All else (stream, n, store, metadata,
+user, seed, token limits …) belongs to the run, or to whoever was recorded."""
 
 
 def _decoded(value: Any, cause: str) -> Any:
@@ -38,7 +39,7 @@ def _is_anthropic(body: dict[str, Any]) -> bool:
     return False
 
 
-def body(row: dict[str, Any], notes: Notes) -> Draft:
+def body(row: dict[str, Any], notes: Notes, *, sampling: bool = False) -> Draft:
     """A captured chat request, bare or in an envelope (method, path, headers, body).
 
     Only an allow-list of keys is kept; headers never are.
@@ -60,7 +61,8 @@ def body(row: dict[str, Any], notes: Notes) -> Draft:
         raise Drop("not_a_chat_body", ", ".join(sorted(row))[:80])
     if _is_anthropic(row):
         raise Drop("anthropic_body")
-    params = {key: row[key] for key in KEPT_PARAMS if row.get(key) is not None}
+    wanted = ("response_format", *(SAMPLING if sampling else ()))
+    params = {key: row[key] for key in wanted if row.get(key) is not None}
     tools = row.get("tools")
     if not tools and row.get("functions"):
         tools = row["functions"]

@@ -12,8 +12,11 @@ CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 _word = re.compile(rf"[{CJK}]|[^\W_]+")
 _cjk = re.compile(f"[{CJK}]")
 _number = re.compile(r"\d+(?:[.,]\d+)*")
-_turn_marker = re.compile(r"<\|[A-Za-z0-9_/ .:-]{1,40}\|>|<\uff5c[^<>\n]{1,40}\uff5c>")
-_tag_marker = re.compile(r"</?(?:think|tool_call|tool_response)>")
+_marker = re.compile(
+    r"<\|[A-Za-z0-9_/ .:-]{1,40}\|>|<\uff5c[^<>\n]{1,40}\uff5c>"
+    r"|</?(?:think|tool_call|tool_response)>"
+)
+_bracketed = re.compile(r"[<\[{(][^\s<>\[\]{}()]*[A-Za-z][^\s<>\[\]{}()]*[>\]})]")
 
 # Shapes of secrets, each long enough that prose does not match: OpenAI and Anthropic (sk-),
 # Hugging Face (hf_), GitHub (gh?_, github_pat_), Slack (xox?-), AWS (AKIA/ASIA), Google (AIza),
@@ -74,15 +77,32 @@ def shingles(text: str, size: int = 5) -> list[str]:
     return [" ".join(parts[i : i + size]) for i in range(len(parts) - size + 1)]
 
 
-def has_markers(text: str) -> bool:
-    """Whether the text holds what a tokenizer would take for a control token."""
-    return "<" in text and bool(_turn_marker.search(text) or _tag_marker.search(text))
+class Markers:
+    """What a tokenizer would take for a control token, found in texts and made harmless.
 
+    Args:
+        tokens: added tokens of the model's own tokenizer, beyond the shapes known to most
+            (``<|im_end|>``, ``<think>`` …); those that are no marks in brackets (runs of
+            blanks, say) are text like any other.
+    """
 
-def escape_markers(text: str) -> str:
-    """The text with a blank after the ``<`` of every marker: legible, and no control token."""
-    text = _turn_marker.sub(lambda m: "< " + m.group()[1:], text)
-    return _tag_marker.sub(lambda m: "< " + m.group()[1:], text)
+    def __init__(self, tokens: Iterable[str] = ()) -> None:
+        own = {t for t in tokens if _bracketed.fullmatch(t)}
+        own = {t for t in own if not _marker.fullmatch(t)}
+        self._pattern = _marker
+        self._first = "<"
+        if own:
+            listed = "|".join(map(re.escape, sorted(own, key=lambda t: (-len(t), t))))
+            self._pattern = re.compile(f"{_marker.pattern}|{listed}")
+            self._first = "".join({"<", *(t[0] for t in own)})
+
+    def found(self, text: str) -> bool:
+        """Whether the text holds one."""
+        return any(c in text for c in self._first) and bool(self._pattern.search(text))
+
+    def escape(self, text: str) -> str:
+        """The text with a blank behind the first character of each: legible, and no token."""
+        return self._pattern.sub(lambda m: f"{m.group()[0]} {m.group()[1:]}", text)
 
 
 def redact(text: str) -> tuple[str, int]:
