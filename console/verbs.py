@@ -213,11 +213,15 @@ async def wait_up(here: Session, gpus: list[int] | None) -> int:
     since = time.monotonic()
 
     def settled() -> int | None:
-        states = [here.state.servers[g].state for g in wanted if g in here.state.servers]
-        if len(states) < len(wanted) or time.monotonic() - since < 2:
+        servers = [here.state.servers[g] for g in wanted if g in here.state.servers]
+        if len(servers) < len(wanted) or time.monotonic() - since < 2:
             return None
+        states = [s.state for s in servers]
         if all(state == "ready" for state in states):
             return 0
+        # A stopped one with something to say is about to start.
+        if any(s.state == "stopped" and s.phase for s in servers):
+            return None
         if all(state in ("ready", "failed", "stopped", "foreign") for state in states):
             return 1
         return None
