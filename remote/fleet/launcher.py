@@ -174,7 +174,7 @@ def describe(pid: int | None) -> str:
     """A process in words: pid, user and the start of its command."""
     if pid is None:
         return "a process outside this container or of another user"
-    line = " ".join(processes.command(pid))
+    line = " ".join(sglang_flags.masked(processes.command(pid)))
     return f"pid {pid} of {processes.owner(pid)} ({line[:80]}{'…' if len(line) > 80 else ''})"
 
 

@@ -164,7 +164,7 @@ class Operations:
             return own
         return max(in_flight, own or 0)
 
-    async def drain(self, server: Server, until: float, who: str = "") -> bool:
+    async def drain(self, server: Server, until: float) -> bool:
         """Nothing new to this server, then wait for what it has, ``until`` (Unix time) at most.
 
         Returns whether it is empty. A server that is not up has nothing to drain.

@@ -161,3 +161,22 @@ def cost(loads: Iterable[Load], drain_seconds: float, mean_tokens: float) -> Cos
         tokens += load.in_flight * left * ((mean_tokens - within) / 2 + within)
         waits += drain_seconds if left > 0 else (mean_tokens / speed if speed else 0.0)
     return Cost(seconds, waits, aborted, tokens)
+
+
+def cost_lines(
+    loads: Sequence[Load], drain_seconds: float, mean_tokens: float, *, one_by_one: bool
+) -> list[str]:
+    """The expected cost in words: draining against aborting at once, where the mean length of an
+    answer (``mean_tokens``, 0 for unknown) allows to tell."""
+    drained = cost(loads, drain_seconds, mean_tokens)
+    lines = [f"{drained.gpu_seconds:,.0f} GPU-seconds without tokens"]
+    if one_by_one:
+        lines[0] += f", one of {len(loads)} servers at a time"
+    if mean_tokens and any(load.in_flight for load in loads):
+        at_once = cost(loads, 0.0, mean_tokens)
+        for name, way in ((f"drain, {drain_seconds:.0f} s at most", drained), ("abort", at_once)):
+            lines.append(
+                f"{name}: about {way.aborted:,.0f} answers aborted, "
+                f"{way.tokens:,.0f} tokens made again"
+            )
+    return lines

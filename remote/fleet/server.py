@@ -181,6 +181,13 @@ class Server:
         return self.status in LIVE
 
     @property
+    def answers(self) -> bool:
+        """Whether it is worth asking over HTTP: its port may be open, and it is SGLang's."""
+        if self.foreign is not None and not self.foreign.is_sglang:
+            return False
+        return self.status in ("warming", "ready", "stalled", "foreign")
+
+    @property
     def process(self) -> str:
         """Identity of the main process; empty where there is none."""
         return str(self.main) if self.main is not None and self.alive else ""
@@ -245,9 +252,9 @@ class Server:
         holder_left = self.holder is not None and self.holder.alive
         if self.exit is None and (waited < 2 * self.timing.tick or (holder_left and waited < 10)):
             return None
-        return self.ended_unseen()
+        return self.judge_end()
 
-    def ended_unseen(self) -> Change:
+    def judge_end(self) -> Change:
         """Judge an end by what is left of it: the exit record and the log."""
         assert self.launch is not None
         if self.launch.wanted != "up":

@@ -317,7 +317,7 @@ class Swapper:
             return "skipped", ""
         step = plan.of(self.swap, server.gpu, "drain")
         began = step.began if step is not None and step.began is not None else time.time()
-        if await self._ops.drain(server, began + self._drain_seconds, self.swap.who):
+        if await self._ops.drain(server, began + self._drain_seconds):
             return "done", f"empty after {time.time() - began:.0f} s"
         left = self._ops.left(server)
         return "done", f"{left if left is not None else '?'} left after {time.time() - began:.0f} s"

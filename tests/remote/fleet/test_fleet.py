@@ -293,7 +293,7 @@ async def test_stall_is_told_by_tokens_not_by_health(site: Site) -> None:
     await until(lambda: fleet.states()[0].state == "ready")
     asked = asyncio.create_task(chat(fleet.url(0), 100_000))
     await until(lambda: fleet.states()[0].lights.tokens)
-    await until(lambda: fleet.states()[0].gen_tok_s)
+    await until(lambda: fleet.states()[0].gen_tok_s and fleet.states()[0].running)
     (site.root / "hang").touch()
     await until(lambda: fleet.states()[0].state == "stalled")
     assert fleet.states()[0].lights.tokens is False

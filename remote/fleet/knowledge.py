@@ -1,0 +1,148 @@
+"""What is known of the SGLang and the model that the servers run, and what follows for flags."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from remote.fleet import installed
+from remote.fleet.launcher import Launcher
+from remote.fleet.outside import Emit, FleetError
+from remote.fleet.server import Server
+from remote.protocol import Flags, TargetSpec
+from remote.sglang import capacity, dialect
+from remote.sglang import flags as sglang_flags
+from remote.sglang.catalogue import Catalogue, FlagError, check
+from remote.sglang.refusals import refusals
+
+_TRUE_FOR = 30.0
+"""Seconds for which the answer about the installed SGLang is taken as still true."""
+
+
+class Knowledge:
+    """The installed SGLang's version and flags, and the model's sizes; asked once, kept."""
+
+    def __init__(self, launcher: Launcher, emit: Emit, card: Callable[[], str | None]) -> None:
+        self._launcher, self._emit, self._card = launcher, emit, card
+        self._installed: installed.Installed | None = None
+        self._config: capacity.Model | None = None
+        self._model_name = ""
+        self._lock = asyncio.Lock()
+        self._asked, self._again = "", 0.0
+        self.catalogue: Catalogue | None = None
+        """None until it was asked, or where it cannot be."""
+
+    @property
+    def version(self) -> str | None:
+        """The installed SGLang's version."""
+        return self._installed.version if self._installed is not None else None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it speaks the dialect of 0.5.23."""
+        return dialect.is_new(self.version, self.catalogue)
+
+    @property
+    def model(self) -> capacity.Model | None:
+        """The model's sizes: by its name, else by its own configuration."""
+        known = capacity.known_model(self._model_name)
+        return known[0] if known is not None else self._config
+
+    async def ask(self, spec: TargetSpec) -> None:
+        """Ask the servers' Python for version and flags, unless that was done a moment ago.
+
+        Raises nothing: where it cannot be asked, flags go unchecked and an event says so.
+        """
+        async with self._lock:
+            if not spec.python or (spec.python == self._asked and time.monotonic() < self._again):
+                return
+            self._asked, self._again = spec.python, time.monotonic() + _TRUE_FOR
+            self._model_name = spec.fleet.model
+            self._config = await asyncio.to_thread(_read_config, spec.fleet.model)
+            try:
+                env = await self._launcher.environment(spec)
+            except FleetError:
+                return  # a start will say it
+            found = await installed.find(spec.python, env)
+            if found is None or self._installed == found:
+                return
+            self._installed, self.catalogue = found, None
+            if found.version is None:
+                return
+            cache = self._launcher.workspace.stoker
+            try:
+                self.catalogue = await installed.flags(spec.python, env, found, cache)
+            except FlagError as error:
+                self._emit("fleet.flags", f"{error}; flags go unchecked", level="warning")
+
+    def checked(self, flags: Flags) -> tuple[Flags, list[str]]:
+        """The flags as the installed SGLang takes them, and a line for each that was renamed.
+
+        Raises :class:`FleetError` for flags that it refuses, or that are known to fail here.
+        """
+        said: list[str] = []
+        try:
+            sglang_flags.refuse_own(flags)
+            if self.catalogue is not None:
+                flags, said = dialect.translate(flags, self.catalogue)
+                flags = check(self.catalogue, flags)
+            else:
+                flags = {name: sglang_flags.typed(value) for name, value in flags.items()}
+        except FlagError as error:
+            raise FleetError(str(error)) from error
+        hybrid = self.model.hybrid if self.model is not None else None
+        if refused := refusals(flags, self.is_new, card=self._card(), hybrid=hybrid):
+            raise FleetError("; ".join(refused))
+        return flags, said
+
+    def changed(
+        self, old: Flags, set_flags: Flags, unset_flags: list[str]
+    ) -> tuple[Flags, list[str]]:
+        """The old flags with some set and some removed, checked like :meth:`checked`.
+
+        Old flags may be of another release: their names are brought up to date too.
+        """
+        try:
+            sglang_flags.refuse_own(set_flags)
+            if self.catalogue is not None:
+                old, _ = dialect.translate(old, self.catalogue)
+                set_flags, said = dialect.translate(set_flags, self.catalogue)
+                unset, _ = dialect.translate(dict.fromkeys(unset_flags, True), self.catalogue)
+                unset_flags = list(unset)
+            else:
+                said = []
+            flags = sglang_flags.changed(old, set_flags, unset_flags)
+        except FlagError as error:
+            raise FleetError(str(error)) from error
+        flags, _ = self.checked(flags)
+        return flags, said
+
+    def predict(
+        self,
+        flags: Flags,
+        servers: Iterable[Server],
+        memory: Callable[[int], tuple[int, int] | None],
+    ) -> capacity.Prediction | None:
+        """Slots and memory under these flags, from the numbers that some server's start has
+        printed; None until one has."""
+        for server in servers:
+            facts, launch = server.reader.facts, server.launch
+            if launch is None or facts.avail_before is None or facts.avail_after is None:
+                continue
+            known = memory(server.gpu)
+            total = known[1] / 1024 if known is not None else facts.avail_before / 0.985
+            card = capacity.Card(total, facts.avail_before, facts.avail_after)
+            model = capacity.learn(facts, launch.flags, self.is_new, self.model)
+            return capacity.predict(flags, self.is_new, card, model) if model is not None else None
+        return None
+
+
+def _read_config(model: str) -> capacity.Model | None:
+    try:
+        config = json.loads((Path(model) / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return capacity.read_config(config) if isinstance(config, dict) else None

@@ -1,0 +1,213 @@
+"""Looking at every server for ever, and what is done about what is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from remote.fleet import finding, identity, processes
+from remote.fleet.background import Background
+from remote.fleet.identity import Process
+from remote.fleet.operations import Operations
+from remote.fleet.outside import Emit, FleetError, RunSide
+from remote.fleet.records import Launch
+from remote.fleet.server import Change, Server
+from remote.fleet.timing import Timing
+from remote.sglang.catalogue import Catalogue
+
+
+class Watch:
+    """Each second processes and logs, more rarely by HTTP; failures are cleared away, explained
+    and, within bounds, mended."""
+
+    def __init__(
+        self,
+        *,
+        servers: Callable[[], list[Server]],
+        lock: Callable[[int], asyncio.Lock],
+        operations: Operations,
+        start_again: Callable[[Server, Launch], Awaitable[None]],
+        catalogue: Callable[[], Catalogue | None],
+        background: Background,
+        run: RunSide,
+        emit: Emit,
+        timing: Timing,
+    ) -> None:
+        self._servers, self._lock, self._operations = servers, lock, operations
+        self._start_again, self._catalogue = start_again, catalogue
+        self._background, self._run, self._emit = background, run, emit
+        self._timing = timing
+        self._proofs: dict[int, asyncio.Task[None]] = {}
+        self._polls: dict[int, asyncio.Task[None]] = {}
+
+    async def go(self) -> None:
+        """For ever."""
+        next_ports = 0.0
+        while True:
+            began = time.monotonic()
+            for server in self._servers():
+                if server.gpu not in self._polls or self._polls[server.gpu].done():
+                    self._polls[server.gpu] = self._background.start(self._poll(server.gpu))
+            await self._look()
+            if began >= next_ports:
+                next_ports = began + self._timing.ports
+                await self.find_foreign()
+            await asyncio.sleep(max(self._timing.tick - (time.monotonic() - began), 0.01))
+
+    async def find_foreign(self) -> list[str]:
+        """Servers on our ports that are not ours; a line for each new one."""
+        lines: list[str] = []
+        free = [s for s in self._servers() if not s.alive and not s.held]
+        found = await asyncio.to_thread(finding.who_serves, [s.port for s in free])
+        for server in free:
+            pid = found.get(server.port)
+            main = processes.identify(pid) if pid is not None else None
+            if main is None:
+                continue
+            about = await asyncio.to_thread(finding.look_at, main, self._catalogue())
+            if server.held or server.alive:
+                continue  # an action took it meanwhile
+            server.begin_foreign(main, about)
+            line = await asyncio.to_thread(finding.describe_foreign, server)
+            self._emit("server.foreign", line, gpu=server.gpu, level="warning")
+            lines.append(line)
+        return lines
+
+    async def _look(self) -> None:
+        servers = [s for s in self._servers() if s.alive]
+        if not servers:
+            return
+
+        def read() -> dict[int, Process]:
+            for server in servers:
+                server.read_log()
+            return identity.table()
+
+        table = await asyncio.to_thread(read)
+        for server in servers:
+            server.in_flight = self._run.in_flight(server.gpu)
+            change = server.look(table, time.time())
+            if change is not None:
+                self._act(server, change)
+
+    # --- Acting on it ---
+
+    def _act(self, server: Server, change: Change) -> None:
+        gpu = server.gpu
+        cause = server.cause.text if server.cause is not None else ""
+        if change == "fired up":
+            if gpu not in self._proofs or self._proofs[gpu].done():
+                self._proofs[gpu] = self._background.start(self._prove(server))
+        elif change == "failed":
+            self.failed(server)
+        elif change == "ended" and not server.held:
+            why = f": {cause}" if cause else ""
+            self._emit("server.stopped", f"GPU {gpu}: stopped{why}", gpu=gpu)
+        elif change == "stalled":
+            self._emit("server.stalled", f"GPU {gpu}: {cause}", gpu=gpu, level="error")
+            if not server.held:
+                self._operations.dispatch(server, "pause")
+                self._background.start(self._after_stall(server))
+        elif change == "moves again":
+            self._emit("server.ready", f"GPU {gpu}: tokens flow again", gpu=gpu)
+            if not server.held:
+                self._operations.dispatch(server, "run")
+
+    async def _prove(self, server: Server) -> None:
+        if not await self._operations.prove(server) and server.status == "failed":
+            self.failed(server)
+
+    async def _after_stall(self, server: Server) -> None:
+        launch = server.launch
+        deadline = time.monotonic() + self._timing.stalled_restart
+        while server.status == "stalled" and server.launch is launch and not server.held:
+            if time.monotonic() > deadline:
+                assert server.cause is not None
+                server.fail(server.cause)
+                self.failed(server)
+                return
+            await asyncio.sleep(self._timing.tick)
+
+    def failed(self, server: Server) -> None:
+        """Say so, take it from the run, end what is left of it, and start it again if that may
+        help."""
+        cause = server.cause.text if server.cause is not None else "nobody knows why"
+        self._emit("server.failed", f"GPU {server.gpu}: {cause}", gpu=server.gpu, level="error")
+        self._operations.dispatch(server, "abort")
+        self._background.start(self._after_failure(server))
+
+    async def _after_failure(self, server: Server) -> None:
+        launch = server.launch
+        async with self._lock(server.gpu):
+            if server.launch is launch and server.status == "failed":
+                await self._operations.clear_away(server)
+        if launch is None or launch.wanted != "up" or launch.swap is not None or server.held:
+            return
+        gpu = server.gpu
+        wait = self._wait_before_restart(server)
+        if wait is None:
+            return
+        self._emit("server.restart", f"GPU {gpu}: starting again in {wait:.0f} s", gpu=gpu)
+        await asyncio.sleep(wait)
+        async with self._lock(gpu):
+            if server.launch is not launch or server.status != "failed" or server.held:
+                return
+            server.restarts.note(time.time())
+            try:
+                await self._start_again(server, launch)
+            except FleetError as error:
+                self._emit("server.set_aside", str(error), gpu=gpu, level="error")
+
+    def _wait_before_restart(self, server: Server) -> float | None:
+        text = "not started again by itself: the same flags would fail the same way"
+        if server.cause is None or server.cause.again:
+            wait = server.restarts.wait(time.time(), self._timing)
+            if wait is not None:
+                return wait
+            times = self._timing.restarts_an_hour
+            text = f"failed {times} times within an hour: left stopped; `up` starts it again"
+        self._emit("server.set_aside", f"GPU {server.gpu}: {text}", gpu=server.gpu, level="error")
+        return None
+
+    # --- Asking ---
+
+    async def _poll(self, gpu: int) -> None:
+        """Ask one server over and over: each kind of question has its own rhythm."""
+        every = {
+            "loads": self._timing.loads,
+            "metrics": self._timing.metrics,
+            "info": self._timing.info,
+        }
+        next_at = dict.fromkeys(every, 0.0)
+        await asyncio.sleep(self._timing.loads * (gpu % 8) / 8)
+        while True:
+            server = next((s for s in self._servers() if s.gpu == gpu), None)
+            if server is None:
+                return
+            now = time.monotonic()
+            for kind in every if server.answers else ():
+                if kind == "metrics" and server.probe.metrics_off:
+                    continue
+                if kind == "info" and server.status == "warming":
+                    continue
+                if now >= next_at[kind]:
+                    slower = min(2.0 ** max(server.loads_failing - 1, 0), 4.0)
+                    next_at[kind] = now + every[kind] * slower
+                    self._background.start(self._ask(server, kind))
+            await asyncio.sleep(min(every.values()) / 4)
+
+    async def _ask(self, server: Server, kind: str) -> None:
+        main = server.main
+        if kind == "loads":
+            loads = await server.probe.loads()
+            if server.main is main:
+                server.took_loads(loads, time.time())
+        elif kind == "metrics":
+            metrics = await server.probe.metrics()
+            if server.main is main:
+                server.took_metrics(metrics, time.time())
+        else:
+            facts = await server.probe.server_info()
+            if facts is not None and server.main is main:
+                server.facts = facts

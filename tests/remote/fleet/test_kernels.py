@@ -1,0 +1,62 @@
+"""A cold kernel cache: one server goes ahead, the others follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from remote.fleet.kernels import is_cold
+from tests.remote.fleet.conftest import Site, until
+
+
+def compiler(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    nvcc = folder / "nvcc"
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    return folder
+
+
+def test_when_it_is_cold(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {"HOME": str(home), "PATH": "", "CUDA_HOME": str(tmp_path / "none")}
+    assert not is_cold(env), "without a compiler nobody waits"
+    env["PATH"] = str(compiler(tmp_path / "bin"))
+    assert is_cold(env)
+    built = home / ".cache" / "flashinfer" / "0.6" / "120a" / "cached_ops"
+    built.mkdir(parents=True)
+    assert is_cold(env), "an empty folder holds no kernel"
+    (built / "kernel.so").touch()
+    assert not is_cold(env)
+    assert is_cold({**env, "HOME": str(tmp_path)})
+
+
+async def test_one_goes_ahead_and_the_other_follows(site: Site) -> None:
+    (site.root / "home").mkdir()
+    script = site.root / "env.sh"
+    script.write_text(f"HOME={site.root / 'home'}\nPATH={compiler(site.root / 'bin')}:$PATH\n")
+    spec = msgspec.structs.replace(site.spec(fake_load=0.8), env_script=str(script))
+    fleet = site.fleet(spec)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await until(lambda: "waits for GPU 0" in fleet.states()[1].phase)
+    assert fleet.states()[1].state == "stopped"
+    assert fleet.states()[0].state in ("starting", "warming")
+    await site.all_are(fleet, "ready")
+    first, second = fleet.server(0), fleet.server(1)
+    assert first.ready is not None
+    assert second.launch is not None
+    assert second.launch.asked >= first.ready.at - 0.5
+    assert site.events.texts("fleet.environment") == [f"{script} sets HOME, PATH"]
+
+
+async def test_nobody_follows_one_that_fails(site: Site) -> None:
+    (site.root / "home").mkdir()
+    script = site.root / "env.sh"
+    script.write_text(f"HOME={site.root / 'home'}\nPATH={compiler(site.root / 'bin')}:$PATH\n")
+    spec = msgspec.structs.replace(site.spec(fake_die="weights"), env_script=str(script))
+    fleet = site.fleet(spec)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await until(lambda: any("not started" in t for t in site.events.texts("fleet.cold")))
+    assert fleet.server(1).launch is None
