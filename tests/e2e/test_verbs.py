@@ -21,7 +21,7 @@ class Shell:
         self.lab = lab
 
     async def __call__(self, *words: str, status: int = 0, timeout: float = 90) -> str:
-        """Standard output; the exit status must be the one expected."""
+        """What it printed; the exit status must be the one expected."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "console.cli", *words, "--config", str(self.lab.toml)),
             stdin=asyncio.subprocess.DEVNULL,
@@ -32,7 +32,7 @@ class Shell:
         assert process.returncode == status, (words, process.returncode, out, err)
         if status:
             assert err.count(b"\n") <= 1, err
-        return out.decode() or err.decode()
+        return (out + err if status else out).decode()
 
     async def document(self, *words: str, status: int = 0) -> Any:
         """Standard output, which must be one JSON document and nothing else."""
