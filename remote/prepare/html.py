@@ -120,7 +120,7 @@ def _stack(parts: dict[str, Any], total: dict[str, int]) -> str:
     x = 110.0
     y = 122
     for n, name in enumerate(parts):
-        width = 26 + 7.2 * len(name)
+        width = 36 + 6.4 * len(name)
         if x + width > 940:
             x, y = 110.0, y + 20
         out.append(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from remote.prepare import build as building
@@ -144,8 +145,10 @@ def test_killed_then_terminated_then_finished_gives_the_same_bytes(tmp_path: Pat
 
     first = start()
     wait_for(1, first)
+    left = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.communicate(timeout=60)
+    assert not psutil.wait_procs(left, timeout=20)[1], "workers outlive a killed parent"
     assert not (tmp_path / "broken.jsonl").exists()
     done = chunks()
     second = start()
@@ -307,3 +310,27 @@ def test_of_a_session_every_step_or_only_the_longest(
     assert sorted(len(p["messages"]) for p in longest.prompts) == [1, 5]
     assert longest.dropped() == {"session_step": 2}
     assert all("_prefixes" not in row for row in longest.rows)
+
+
+def test_a_worker_that_dies_is_one_line_and_leaves_nobody_behind(tmp_path: Path) -> None:
+    write_recipe(tmp_path, 14_000)
+    running = subprocess.Popen(
+        command("p.jsonl", "--workers", "2"),
+        cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    process = psutil.Process(running.pid)
+    deadline = time.monotonic() + 60
+    workers: list[psutil.Process] = []
+    while len(workers) < 2:
+        assert time.monotonic() < deadline
+        assert running.poll() is None
+        children = process.children()
+        workers = [c for c in children if "spawn_main" in " ".join(c.cmdline())]
+        time.sleep(0.01)
+    workers[0].kill()
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 1
+    (line,) = [text for text in errors.decode().splitlines() if text.startswith("prepare:")]
+    assert "a worker process died" in line
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
