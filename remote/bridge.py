@@ -24,6 +24,7 @@ import threading
 import time
 from pathlib import Path
 
+from remote import unit
 from remote.paths import Workspace
 
 NO_AGENT, AGENT_ENDED, SILENT = 3, 4, 5
@@ -68,22 +69,28 @@ def connect(workspace: Workspace, *, start: bool = False, patience: float = 20.0
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             return _dial(workspace.socket)
-        if process.poll() not in (None, 0, HELD):
+        if process is not None and process.poll() not in (None, 0, HELD):
             raise OSError(f"the agent did not start: {_last_line(workspace.agent_log)}")
         time.sleep(0.05)
     raise TimeoutError(f"the agent did not open its socket: see {workspace.agent_log}")
 
 
-def start_agent(workspace: Workspace) -> subprocess.Popen[bytes]:
-    """Start an agent of this very code, detached: own session, no pipe, working folder its own.
+def start_agent(workspace: Workspace) -> subprocess.Popen[bytes] | None:
+    """Start an agent of this very code: as a systemd unit where that can be (None comes back),
+    else detached: own session, no pipe, working folder its own.
 
     A second agent of the same workspace leaves by itself (flock), so a race does no harm.
     """
     workspace.stoker.mkdir(parents=True, exist_ok=True)
     code = Path(__file__).resolve().parent.parent
     environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "VIRTUAL_ENV")}
-    environ["PYTHONPATH"] = str(code)
+    current = workspace.code / "current"
+    # By the name that a deploy changes: a unit that starts anew then starts the newest code.
+    environ["PYTHONPATH"] = str(current if current.resolve() == code else code)
+    environ["PYTHONSAFEPATH"] = "1"
     argv = [sys.executable, "-m", "remote.agent", "--workspace", str(workspace.root)]
+    if unit.start(workspace.root, argv, workspace.agent_log, environ):
+        return None
     with workspace.agent_log.open("ab") as log:
         return subprocess.Popen(
             argv,

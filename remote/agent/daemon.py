@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         stream=sys.stderr,
         format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
     )
-    os.umask(0o077)
+    os.environ.pop("PYTHONSAFEPATH", None)  # ours alone: servers and run start their own way
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         return asyncio.run(_run(workspace, lock))
