@@ -24,7 +24,7 @@ from remote.protocol import (
     Up,
 )
 
-Group: TypeAlias = Literal["Look", "Fleet", "Run", "Chart", "Logs", "Console"]
+Group: TypeAlias = Literal["Look", "Fleet", "Run", "Chart", "Logs", "Replay", "Console"]
 Danger: TypeAlias = Literal["none", "key", "word"]
 """How an action asks before it is done: not at all, with one key, or with a typed word."""
 
@@ -163,7 +163,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         verb="down",
         word="down",
         footer=3,
-        loses="answers in flight end first; those that are cut off are generated again from the start.",
+        loses="answers in flight end first; those cut off are generated again from the start.",
         request=lambda spec, gpus: Down(gpus=gpus),
     ),
     # Run
@@ -345,6 +345,33 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "Logs",
         screens=_LOGS,
     ),
+    # Replay
+    Action(
+        "replay.pause",
+        "Play/pause",
+        "Stop the recording's clock, or let it go on.",
+        ("z",),
+        "Replay",
+        footer=1,
+    ),
+    Action(
+        "replay.back",
+        "Earlier",
+        "Go back by a fiftieth of the recording.",
+        ("comma",),
+        "Replay",
+        footer=2,
+    ),
+    Action(
+        "replay.on",
+        "Later",
+        "Go on by a fiftieth of the recording.",
+        ("full_stop",),
+        "Replay",
+        footer=3,
+    ),
+    Action("replay.faster", "Faster", "Play faster.", ("greater_than_sign",), "Replay", footer=4),
+    Action("replay.slower", "Slower", "Play slower.", ("less_than_sign",), "Replay", footer=5),
     # Console
     Action(
         "line",
@@ -418,6 +445,10 @@ _KEYS: Final = {
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "colon": ":",
+    "comma": ",",
+    "full_stop": ".",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
     "enter": "⏎",
     "escape": "esc",
 }

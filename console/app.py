@@ -23,6 +23,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from console import away, clipboard, model, prefs, themes
 from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
 from console.feed import Connect, Feed, FeedError, connect_agent
+from console.replay import Recorded, ReplayFeed
 from console.screens.base import StokerScreen
 from console.screens.fleet import FleetScreen
 from console.text import clock, duration, visible
@@ -195,7 +196,7 @@ class StokerApp(App[None], inherit_bindings=False):
         if not self._remember:
             return
         self._prefs.theme = self.theme
-        if self.state.received is not None and self.target_name:
+        if self.state.received is not None and self.target_name and self.replay is None:
             progress = self.state.progress
             self._prefs.seen[self.target_name] = prefs.Seen(
                 self.state.time,
@@ -233,7 +234,7 @@ class StokerApp(App[None], inherit_bindings=False):
         if isinstance(message, Snapshot):
             if not self._greeted:
                 self._greeted = True
-                if away.worth_telling(self._seen, self.state):
+                if self.replay is None and away.worth_telling(self._seen, self.state):
                     self.spawn(self.tell_away(asked=False))
             self.recent.add(self.state)
             if self.pan == 0:
@@ -265,7 +266,7 @@ class StokerApp(App[None], inherit_bindings=False):
         if not link.since:
             link = replace(link, since=self.now())
         self.state = model.reduce(self.state, link, self.now())
-        if link.state in ("connected", "read-only") and before != link.state:
+        if link.state in ("connected", "read-only", "replay") and before != link.state:
             self.spawn(self._past())
         self._soon()
 
@@ -309,14 +310,23 @@ class StokerApp(App[None], inherit_bindings=False):
 
     def allowed(self, action: Action) -> bool:
         """Whether the action may be done now."""
+        if action.group == "Replay":
+            return self.replay is not None
         if not action.changes:
             return True
         if action.name == "deploy":  # the very thing that mends a link without an agent
             return not self.read_only_asked and self.state.link.state != "replay"
         return not self.read_only and self.state.link.state == "connected"
 
+    @property
+    def replay(self) -> ReplayFeed | None:
+        """The recording that is played, where it is one."""
+        return self._feed if isinstance(self._feed, ReplayFeed) else None
+
     def refusal(self, action: Action) -> str:
         """Why an action is not allowed, in one line."""
+        if action.group == "Replay":
+            return f"{action.title}: this is live, no recording"
         if self.read_only_asked:
             return f"{action.title}: this console was opened read-only"
         if self.read_only:
@@ -450,6 +460,8 @@ class StokerApp(App[None], inherit_bindings=False):
                 await self.move(1 if name == "chart.back" else -1)
             case "chart.metric":
                 self.plots = (self.plots + 1) % len(SETS)
+            case "replay.pause" | "replay.back" | "replay.on" | "replay.faster" | "replay.slower":
+                await self.turn(name)
             case "restart":
                 from console.screens.restart import RestartScreen
 
@@ -499,6 +511,29 @@ class StokerApp(App[None], inherit_bindings=False):
             await self.switch_mode(mode)
             self.resubscribe()
             self.show()
+
+    async def turn(self, name: str) -> None:
+        """Turn the clock of a recording."""
+        replay = self.replay
+        if replay is None:
+            return
+        step = (replay.recorded.end - replay.recorded.begin) / 50
+        match name:
+            case "replay.pause":
+                replay.toggle()
+            case "replay.faster" | "replay.slower":
+                replay.faster(1 if name == "replay.faster" else -1)
+            case _:
+                await self.seek(replay.at + (step if name == "replay.on" else -step))
+
+    async def seek(self, at: float) -> None:
+        """Go to a time of the recording, charts and all."""
+        if self.replay is None:
+            return
+        await self.replay.seek(at)
+        self.recent.clear()
+        self.window.clear()
+        await self._past()
 
     async def ask_deploy(self) -> None:
         """Bring the agent there, after a key."""
@@ -638,3 +673,14 @@ def run_console(
         theme=theme,
     )
     app.run()
+
+
+def run_replay(recorded: Recorded, name: str, *, theme: str = "") -> None:
+    """The same screens on a recording, until they are left."""
+
+    def connect(
+        on_message: Callable[[Message], None], on_link: Callable[[model.Link], None]
+    ) -> Feed:
+        return ReplayFeed(recorded, on_message, on_link)
+
+    StokerApp(connect, name=name, read_only=True, theme=theme).run()

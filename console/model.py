@@ -487,6 +487,8 @@ def notices(state: State, now: float) -> list[Notice]:
         found.append(Notice("error", progress.problem, "", None, "run.problem"))
     if state.run.alive and progress is not None and progress.status == "paused":
         found.append(Notice("warning", "The run is paused", "run.go", None, "run.paused"))
+    if state.link.state == "replay":
+        return sorted(found, key=lambda n: _WEIGHT[n.level])
     up = sum(s.state in ON for s in state.servers.values())
     if not up and state.numbers:
         found.append(Notice("warning", "No server is up", "up", None, "fleet.down"))

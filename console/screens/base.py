@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
 
-from console.widgets.bars import KeyBar, TopBar
+from console.widgets.bars import KeyBar, ReplayBar, TopBar
 from console.widgets.paint import Painted
 
 if TYPE_CHECKING:
@@ -26,7 +26,13 @@ class StokerScreen(Screen[None]):
         """See :class:`Screen`."""
         yield TopBar(self.SCREEN)
         yield from self.body()
+        yield ReplayBar()
         yield KeyBar(self.SCREEN)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the screen, less that of a recording's clock."""
+        return self.size.height - (self.app.replay is not None)
 
     @property
     def sources(self) -> list[str]:
@@ -39,8 +45,9 @@ class StokerScreen(Screen[None]):
 
     def show(self) -> None:
         """Paint the app's state; called about once a second while in front."""
-        if not self.is_attached:
-            return
+        if not self.is_attached or not self.query(KeyBar):
+            return  # not composed yet
+        self.query_one(ReplayBar).display = self.app.replay is not None
         self.lay_out()
         for widget in self.query(Painted):
             widget.show()

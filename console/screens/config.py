@@ -175,7 +175,7 @@ class ConfigScreen(StokerScreen):
 
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""
-        room = max(4, self.size.height - 2)
+        room = max(4, self.rows - 2)
         epochs = min(room // 2, len(self.app.state.epochs) + 2)
         set_height(self.query_one(Epochs), max(3, epochs))
         set_height(self.query_one(FlagsNow), room - max(3, epochs))

@@ -70,7 +70,7 @@ class FleetScreen(StokerScreen):
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""
         app = self.app
-        width, height = self.size
+        width, height = self.size.width, self.rows
         if not width:
             return
         found = model.notices(app.state, app.now())

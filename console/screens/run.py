@@ -155,7 +155,7 @@ class RunScreen(StokerScreen):
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""
         set_height(self.query_one(ProgressHeader), 3)
-        set_height(self.query_one(RunText), max(1, self.size.height - 5))
+        set_height(self.query_one(RunText), max(1, self.rows - 5))
 
 
 __all__ = ["RunScreen", "count_lines", "duration"]

@@ -8,8 +8,8 @@ from textual import events
 
 from console import model
 from console.actions import ACTIONS, Action, key_name
-from console.text import clock, duration
-from console.widgets.paint import Line, Painted, Part, fit, spread, width_of
+from console.text import clock, duration, moment
+from console.widgets.paint import Line, Painted, Part, fit, pad, spread, width_of
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -70,6 +70,44 @@ class TopBar(Painted):
         return [top_line(app.state, app.target_name, self.title, app.read_only, app.now(), width)]
 
 
+class ReplayBar(Painted):
+    """The recording's clock: where it stands, how fast it goes; a click goes there."""
+
+    app: StokerApp
+    EDGE = 22
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        replay = self.app.replay
+        if replay is None:
+            return []
+        begin, end = replay.recorded.begin, replay.recorded.end
+        room = max(4, width - 2 * self.EDGE)
+        share = (replay.at - begin) / max(1.0, end - begin)
+        here = min(room - 1, int(share * room))
+        sign = "▶" if replay.playing else "❚❚"
+        left = f" {sign} {moment(replay.at, end)}:{clock(replay.at)[-2:]} ×{replay.speed:g}"
+        right = f"{moment(begin, end)} – {moment(end, end)} "
+        return [
+            [
+                (pad(left, self.EDGE), "bold info"),
+                ("━" * here, "info"),
+                ("●", "bold strong"),
+                ("─" * (room - here - 1), "faint"),
+                (pad(right, self.EDGE, ">"), "dim"),
+            ]
+        ]
+
+    async def on_click(self, event: events.Click) -> None:
+        """Go there."""
+        replay = self.app.replay
+        if replay is not None:
+            room = max(4, self.size.width - 2 * self.EDGE)
+            share = max(0.0, min(1.0, (event.x - self.EDGE) / room))
+            begin, end = replay.recorded.begin, replay.recorded.end
+            await self.app.seek(begin + share * (end - begin))
+
+
 class KeyBar(Painted):
     """The keys that do something here, most wanted first; a click does the same."""
 
@@ -86,6 +124,8 @@ class KeyBar(Painted):
             a
             for a in ACTIONS
             if a.footer
+            and (a.group != "Replay" or self.app.replay is not None)
+            and (not a.changes or self.app.replay is None)
             and a.name != self.screen_name
             and (not a.screens or self.screen_name in a.screens)
             and (a.group not in ("Fleet", "Run") or self.screen_name in ("fleet", "run", "config"))

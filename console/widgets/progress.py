@@ -31,6 +31,21 @@ def header(state: model.State, now: float, width: int) -> list[Line]:
     if state.received is None:
         return [[("waiting for the first look at the target …", "dim")]]
     sums = model.fleet(state)
+    if progress is None and state.link.state == "replay":
+        return [
+            [("A recording of the servers; the run's own counts are not in it.", "dim")],
+            fit(
+                [
+                    _pair("servers ready", f"{sums.ready}/{sums.servers}"),
+                    _pair("tok/s", number(sums.gen_tok_s)),
+                    _pair("slots", f"{sums.running}/{sums.max_running}")
+                    if sums.max_running
+                    else [],
+                    _pair("kW", number(sums.power_w / 1000, 1)) if sums.power_w else [],
+                ],
+                width,
+            ),
+        ]
     if progress is None:
         return [
             [("No run here yet.  ", "strong"), ("s", "bold accent"), (" starts one", "dim")],

@@ -1,0 +1,259 @@
+"""A recorded run as a feed: the same screens, and a clock that one may turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from console.feed import FeedError
+from console.model import Link
+from remote.protocol import (
+    Epoch,
+    Event,
+    Events,
+    Get,
+    GpuState,
+    Happened,
+    History,
+    Lights,
+    Message,
+    ReadEvents,
+    ReadHistory,
+    Request,
+    Result,
+    ServerInfo,
+    ServerState,
+    ServerStatus,
+    Snapshot,
+    Subscribe,
+    Swap,
+    SwapStep,
+)
+
+SPEEDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 1800.0)
+"""Recorded seconds a second."""
+
+TICK_S: Final = 0.5
+
+
+class Recorded(Protocol):
+    """What a recording must give; see ``remote.recording``."""
+
+    begin: float
+    end: float
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Everything that happened, by id."""
+
+    @property
+    def epochs(self) -> Sequence[Epoch]:
+        """Every epoch, by id."""
+
+    @property
+    def swaps(self) -> Sequence[Swap]:
+        """Every swap, by id."""
+
+    def history(self, since: float, until: float, points: int) -> History:
+        """Samples of a span."""
+
+    def at(self, time: float) -> History:
+        """The newest sample at a time, as one column."""
+
+
+def swap_at(swaps: Sequence[Swap], now: float) -> Swap | None:
+    """The newest swap begun by then, as it stood then."""
+    begun = [s for s in swaps if s.began <= now]
+    if not begun:
+        return None
+    swap = begun[-1]
+    if swap.ended is not None and swap.ended <= now:
+        return swap
+
+    def then(step: SwapStep) -> SwapStep:
+        if step.began is None or step.began > now:
+            return replace(step, state="waiting", began=None, ended=None, text="")
+        if step.ended is None or step.ended > now:
+            return replace(step, state="doing", ended=None)
+        return step
+
+    steps = [then(s) for s in swap.steps]
+    return replace(swap, state="doing", ended=None, text="", steps=steps)
+
+
+_DOING: Final[dict[str, ServerStatus]] = {
+    "drain": "draining",
+    "abort": "draining",
+    "stop": "stopped",
+    "start": "starting",
+    "ready": "starting",
+}
+
+
+def snapshot_at(recorded: Recorded, now: float, seq: int) -> Snapshot:
+    """The state at a time, as far as the recording tells it."""
+    sample = recorded.at(now)
+    swap = swap_at(recorded.swaps, now)
+    epochs = [e for e in recorded.epochs if e.since <= now]
+    doing = {s.gpu: s.name for s in swap.steps if s.state == "doing"} if swap is not None else {}
+    gpus = max((len(columns) for columns in sample.series.values()), default=0)
+
+    def value(name: str, gpu: int) -> float | None:
+        columns = sample.series.get(name, [])
+        return columns[gpu][0] if gpu < len(columns) and columns[gpu] else None
+
+    def whole(name: str, gpu: int) -> int | None:
+        found = value(name, gpu)
+        return None if found is None else round(found)
+
+    servers, infos, cards = [], [], []
+    for gpu in range(gpus):
+        running = whole("running", gpu)
+        state: ServerStatus = "ready" if running is not None else "stopped"
+        state = _DOING.get(doing.get(gpu, ""), state)
+        speed = value("gen_tok_s", gpu)
+        servers.append(
+            ServerState(
+                gpu,
+                state,
+                Lights(state != "stopped", running is not None, bool(speed)),
+                doing.get(gpu, ""),
+                None,
+                running,
+                whole("queued", gpu),
+                speed,
+                value("kv_usage", gpu),
+                value("mamba_usage", gpu),
+            )
+        )
+        epoch = _epoch_of(gpu, epochs, swap)
+        infos.append(
+            ServerInfo(
+                gpu,
+                0,
+                epoch=epoch.id if epoch else None,
+                flags=epoch.flags if epoch else {},
+                max_running=epoch.max_running if epoch else None,
+            )
+        )
+        cards.append(
+            GpuState(
+                gpu,
+                "",
+                value("utilization", gpu),
+                whole("memory_used_mib", gpu),
+                None,
+                value("temperature_c", gpu),
+                value("power_w", gpu),
+            )
+        )
+    return Snapshot(
+        time=now, seq=seq, full=True, infos=infos, servers=servers, gpus=cards,
+        epochs=epochs, swap=swap,
+    )  # fmt: skip
+
+
+def _epoch_of(gpu: int, epochs: list[Epoch], swap: Swap | None) -> Epoch | None:
+    """The newest epoch, but while a swap has not come to this server the one before."""
+    if not epochs:
+        return None
+    if swap is not None and swap.state == "doing" and len(epochs) > 1:
+        steps = [s for s in swap.steps if s.gpu == gpu and s.name == "ready"]
+        if steps and steps[0].state in ("waiting", "doing"):
+            return epochs[-2]
+    return epochs[-1]
+
+
+class ReplayFeed:
+    """Plays a recording; :meth:`seek`, :meth:`toggle` and :meth:`faster` turn its clock."""
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        on_message: Callable[[Message], None],
+        on_link: Callable[[Link], None],
+    ) -> None:
+        self.recorded = recorded
+        self.at = recorded.begin
+        self.playing = True
+        self.speed = SPEEDS[2]
+        self._on_message = on_message
+        self._on_link = on_link
+        self._told = 0
+        self._seq = 0
+        self._times = [e.time for e in recorded.events]
+        self._closed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Play until :meth:`close`."""
+        self._on_link(Link("replay", "a recording", time.time()))
+        await self._show()
+        while not self._closed.is_set():
+            began = time.monotonic()
+            try:
+                await asyncio.wait_for(self._closed.wait(), TICK_S)
+            except TimeoutError:
+                passed = time.monotonic() - began
+                if self.playing and self.at < self.recorded.end:
+                    self.at = min(self.recorded.end, self.at + passed * self.speed)
+                    await self._show()
+                else:
+                    await self._show(repeat=True)
+
+    async def _show(self, *, repeat: bool = False) -> None:
+        self._seq += 1
+        snapshot = await asyncio.to_thread(snapshot_at, self.recorded, self.at, self._seq)
+        self._on_message(snapshot)
+        if repeat:
+            return
+        upto = bisect_right(self._times, self.at)
+        for event in self.recorded.events[self._told : upto]:
+            self._on_message(Happened(event))
+        self._told = max(self._told, upto)
+
+    async def seek(self, at: float) -> None:
+        """Go to a time; events after it are kept, as what one knows already."""
+        self.at = max(self.recorded.begin, min(self.recorded.end, at))
+        await self._show()
+
+    def toggle(self) -> None:
+        """Pause or play; at the end, from the start."""
+        if not self.playing and self.at >= self.recorded.end:
+            self.at = self.recorded.begin
+        self.playing = not self.playing
+
+    def faster(self, by: int) -> None:
+        """Another speed."""
+        index = SPEEDS.index(self.speed) + by
+        self.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, index))]
+
+    async def call(self, request: Request, timeout: float = 30) -> Result:
+        """Answers from the recording."""
+        match request:
+            case Get():
+                return await asyncio.to_thread(snapshot_at, self.recorded, self.at, self._seq)
+            case ReadHistory(since=since, until=until, points=points):
+                end = min(until or self.at, self.at)
+                return await asyncio.to_thread(self.recorded.history, since, end, points)
+            case ReadEvents(after=after, limit=limit):
+                upto = bisect_right(self._times, self.at)
+                found = [e for e in self.recorded.events[:upto] if e.id > after]
+                return Events(found[-limit:])
+            case _:
+                raise FeedError("this is a recording: nothing can be asked of it but to be shown")
+
+    async def subscribe(self, wanted: Subscribe) -> None:
+        """Snapshots come anyway; logs are not recorded."""
+
+    async def deploy(self) -> str:
+        """See :class:`console.feed.Feed`."""
+        raise FeedError("this is a recording")
+
+    async def close(self) -> None:
+        """End."""
+        self._closed.set()
