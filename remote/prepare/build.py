@@ -22,7 +22,8 @@ import msgspec
 from remote.prepare import dedup, mix, preflight, spool
 from remote.prepare import worker as process
 from remote.prepare.budget import counter
-from remote.prepare.errors import PrepareError
+from remote.prepare.convert import ID_LENGTH
+from remote.prepare.errors import PrepareError, RecipeError
 from remote.prepare.preflight import Opened
 from remote.prepare.recipe import Recipe
 from remote.prepare.sources import Work
@@ -113,7 +114,13 @@ def default_workers() -> int:
 
 
 def build(
-    recipe: Recipe, base: Path, output: Path, watcher: Watcher, *, workers: int | None = None
+    recipe: Recipe,
+    base: Path,
+    output: Path,
+    watcher: Watcher,
+    *,
+    workers: int | None = None,
+    after: Path | None = None,
 ) -> Built:
     """Work a recipe through; the same command after an interruption goes on where it was.
 
@@ -123,6 +130,8 @@ def build(
         output: ``prompts.jsonl``; its rows file and work folder lie beside it.
         watcher: is told how far it is.
         workers: processes; 1 does all in this one. The result is the same.
+        after: an earlier output; the new one begins with its bytes, so that a run of it can be
+            extended.
 
     Raises:
         RecipeError: something is not as the recipe says; nothing was begun.
@@ -132,7 +141,8 @@ def build(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            return _build(recipe, base, output, folder, watcher, workers or default_workers())
+            workers = workers or default_workers()
+            return _build(recipe, base, output, folder, watcher, workers, after)
     except OSError as error:
         raise PrepareError(_disk_line(error, folder)) from error
     except BrokenProcessPool as error:
@@ -161,8 +171,15 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _build(
-    recipe: Recipe, base: Path, output: Path, folder: Path, watcher: Watcher, workers: int
+    recipe: Recipe,
+    base: Path,
+    output: Path,
+    folder: Path,
+    watcher: Watcher,
+    workers: int,
+    after: Path | None,
 ) -> Built:
+    earlier = _earlier(after) if after is not None else []
     counter(recipe.budget, base)  # a folder that does not serve is known at once
     opened = preflight.open_sources(recipe, base, watcher.say)
     evaluations = preflight.load_evaluations(recipe, base)
@@ -179,9 +196,47 @@ def _build(
     with Crew(task, workers) as crew:
         _convert(counts, folder, crew, watcher)
         built = _choose(recipe, counts, folder, watcher)
+        if after is not None:
+            built.chosen = _continue(built.chosen, earlier, after)
         built.contaminating = len(evaluations.whole) if evaluations is not None else 0
-        _write(built, output, crew, watcher)
+        _write(built, output, crew, watcher, after)
     return built
+
+
+def _earlier(path: Path) -> list[str]:
+    """The ids of a prompts file, in its order."""
+    try:
+        with path.open("rb") as file:
+            return [msgspec.json.decode(line, type=_Identified).id for line in file]
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: no such file to go on from") from None
+    except msgspec.DecodeError as error:
+        raise RecipeError(f"{path}: not a prepared prompts file: {error}") from error
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+def _continue(chosen: NDArray[Any], earlier: list[str], path: Path) -> NDArray[Any]:
+    """The chosen ones with the earlier ones in front, in their order."""
+    import numpy as np
+
+    keys = np.ascontiguousarray(chosen["key"]).tobytes()
+    size = ID_LENGTH // 2
+    place = {keys[16 * n : 16 * n + size].hex(): n for n in range(len(chosen))}
+    front: list[int] = []
+    for line, identity in enumerate(earlier):
+        found = place.get(identity[:ID_LENGTH])
+        if found is None:
+            raise PrepareError(
+                f"{path}: line {line + 1} is not among what this recipe chooses; use the recipe"
+                " that made it, with larger quotas"
+            )
+        front.append(found)
+    rest = np.ones(len(chosen), dtype=bool)
+    rest[front] = False
+    return np.concatenate([chosen[front], chosen[rest]])
 
 
 def remove_work(output: Path) -> None:
@@ -477,7 +532,7 @@ def rows_path(output: Path) -> Path:
     return output.with_name(output.name.removesuffix(".jsonl") + ".rows.jsonl")
 
 
-def _write(built: Built, output: Path, crew: Crew, watcher: Watcher) -> None:
+def _write(built: Built, output: Path, crew: Crew, watcher: Watcher, after: Path | None) -> None:
     chosen = built.chosen
     watcher.begin("writing", len(chosen))
     prompts = _Out(output)
@@ -491,6 +546,11 @@ def _write(built: Built, output: Path, crew: Crew, watcher: Watcher) -> None:
                 count = next(c for c in built.sources if c.opened.source.name == name)
                 count.languages[language] = count.languages.get(language, 0) + amount
             watcher.advance(finished.prompts.count(b"\n"))
+        if after is not None and not prompts.begins_with(after):
+            raise PrepareError(
+                f"{after}: the same prompts would now be written differently (another recipe or"
+                " version); prepare anew without it"
+            )
         built.rows_sha256, built.rows_bytes = rows.close()
         built.prompts_sha256, built.prompts_bytes = prompts.close()
     except BaseException:
@@ -514,6 +574,15 @@ class _Out:
         self._file.write(data)
         self._digest.update(data)
         self._size += len(data)
+
+    def begins_with(self, other: Path) -> bool:
+        """Whether the bytes so far begin with those of another file."""
+        self._file.flush()
+        with self._part.open("rb") as own, other.open("rb") as wanted:
+            while block := wanted.read(1 << 20):
+                if own.read(len(block)) != block:
+                    return False
+        return True
 
     def close(self) -> tuple[str, int]:
         self._file.flush()

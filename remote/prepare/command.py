@@ -23,6 +23,7 @@ def main(
     json: bool = False,
     workers: int | None = None,
     base: Path | None = None,
+    after: Path | None = None,
     keep_work: bool = False,
     debug: bool = False,
 ) -> int:
@@ -36,6 +37,7 @@ def main(
         workers: processes; by default as many as there are cores, eight at most.
         base: folder that the recipe's relative paths are relative to; by default its own, and
             for a shipped recipe the current one.
+        after: an earlier output that the new one is to begin with.
         keep_work: keep the work folder, so that other quotas need no second reading.
         debug: show tracebacks.
 
@@ -55,7 +57,7 @@ def main(
         if base is None:
             base = recipe.resolve().parent if recipe.exists() else Path.cwd()
         with _terminated_like_interrupted():
-            built = build.build(loaded, base, output, progress, workers=workers)
+            built = build.build(loaded, base, output, progress, workers=workers, after=after)
             document = manifest.describe(built, output)
             data = jsonlib.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
             spool.write_atomic(manifest.manifest_path(output), data)
@@ -153,6 +155,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what relative paths in the recipe are relative to (default: the recipe's folder)",
     )
     parser.add_argument(
+        "--after",
+        type=Path,
+        metavar="OLD",
+        help="begin with the prompts of OLD, made with smaller quotas, so its run can be extended",
+    )
+    parser.add_argument(
         "--keep-work",
         action="store_true",
         help="keep FILE.work: other quotas need no second reading",
@@ -202,6 +210,7 @@ def dispatch(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         json=arguments.json,
         workers=arguments.workers,
         base=arguments.base,
+        after=arguments.after,
         keep_work=arguments.keep_work,
         debug=arguments.debug,
     )

@@ -99,6 +99,29 @@ def test_a_larger_quota_keeps_every_earlier_pick(
         assert [i for i in picks[1] if i in kept] == picks[0]
 
 
+def test_a_larger_set_can_begin_with_an_earlier_one(tmp_path: Path) -> None:
+    synthetic.write(tmp_path / "a.jsonl", 300)
+    source = {"name": "a", "path": "a.jsonl"}
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+
+    def prepare(output: Path, quota: int, after: Path | None, **more: Any) -> None:
+        building.build(
+            recipe_of({**source, "quota": quota}, **more),
+            tmp_path, output, Quiet(), workers=1, after=after,
+        )  # fmt: skip
+
+    prepare(old, 60, None)
+    prepare(new, 120, old)
+    assert new.read_bytes().startswith(old.read_bytes())
+    assert [row["index"] for row in read_lines(building.rows_path(new))] == list(range(120))
+    assert len({prompt["id"] for prompt in read_lines(new)}) == 120
+    with pytest.raises(PrepareError, match="line 1 is not among"):
+        prepare(new, 120, old, seed=99, dedup={"level": "exact"})
+    with pytest.raises(PrepareError, match="written differently"):
+        prepare(new, 120, old, budget={"max_tokens": 100, "floor": 50})
+    assert new.read_bytes().startswith(old.read_bytes())
+
+
 def test_another_seed_gives_another_choice(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     data = two_sources(tmp_path)
     first = run(recipe(data))
