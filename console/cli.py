@@ -155,6 +155,8 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     verify.add_argument("--s3-endpoint", default="", metavar="URL")
     advise = verb("advise", _advise, "what holds the run back, and what to change")
     advise.add_argument("--from", dest="snapshot", type=Path, metavar="SNAPSHOT.json")
+    replay = verb("replay", _replay, "a recorded run in the same screens", target=False)
+    replay.add_argument("file", type=Path, metavar="FILE", help="a journal.db of Stoker's")
     init = verb("init", _init, "write a first stoker.toml, to be edited", target=False)
     init.add_argument("file", nargs="?", type=Path, default=Path("stoker.toml"), metavar="FILE")
     return parser, names
@@ -384,6 +386,19 @@ def _advise(options: argparse.Namespace) -> int:
         seen = msgspec.convert(asyncio.run(verbs.observed(_target(options))), advise.Observed)
     advice = advise.advise(seen)
     print(msgspec.json.encode(advice).decode() if options.json else "\n".join(advise.lines(advice)))
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from remote.recording import Recording, RecordingError
+
+    try:
+        recorded = Recording(options.file)
+    except RecordingError as error:
+        raise UsageError(str(error)) from None
+    from console.app import run_replay
+
+    run_replay(recorded, options.file.name)
     return 0
 
 

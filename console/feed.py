@@ -64,14 +64,17 @@ class AgentFeed:
 
     async def run(self) -> None:
         """Import the link, connect, and stay connected until :meth:`close`."""
-        while not self._closed:
+        while not self._over():
             client = await asyncio.to_thread(self._make)
-            if self._closed:
+            if self._over():
                 return
             self._client = client
             if self._wanted is not None:
                 await self.subscribe(self._wanted)
             await client.run()
+
+    def _over(self) -> bool:
+        return self._closed
 
     def _make(self) -> Client:
         from console.link.client import Client

@@ -57,7 +57,7 @@ class LinesScreen(ModalScreen[None]):
         ]
         found = list(dict.fromkeys(found))
         chosen = [gpu] if gpu is not None else sorted(app.state.infos)[:1]
-        found += [f"stoker logs gpu{n} {app.target_name} -f" for n in chosen]
+        found += [f"stoker logs {n} {app.target_name} -f" for n in chosen]
         for number in chosen:
             info = app.state.infos.get(number)
             if info is not None and info.argv:
