@@ -7,8 +7,18 @@ import json
 from typing import Any
 
 from console.lab.sim.config import Config
-from console.lab.sim.core import RefusedError, Sampling
-from console.lab.sim.exchange import field
+from console.lab.sim.core import Sampling
+from console.lab.sim.refusals import (
+    InvalidError,
+    Problem,
+    RefusedError,
+    missing,
+    no_list,
+    no_object,
+    not_one_of,
+    problem,
+    wrong_value,
+)
 from console.lab.sim.tokens import tokenizer
 
 
@@ -91,30 +101,126 @@ def schema_text(text: Any) -> dict[str, Any] | None:
     return None
 
 
-def inputs(body: dict[str, Any]) -> list[list[int]]:
-    """The prompts of a ``/generate`` request, as tokens."""
+def inputs(body: dict[str, Any]) -> tuple[list[list[int]], bool]:
+    """(prompts as tokens, whether they came as a batch) of a ``/generate`` request."""
     ids, text = body.get("input_ids"), body.get("text")
-    if ids:
-        return ids if isinstance(ids[0], list) else [ids]
+    if ids is not None:
+        if not isinstance(ids, list):
+            raise InvalidError(
+                *(no_list(("input_ids", kind), ids) for kind in ("list[list[int]]", "list[int]"))
+            )
+        if not ids or [] in ids:
+            raise RefusedError("input_ids cannot be empty.")
+        return (ids, True) if isinstance(ids[0], list) else ([ids], False)
+    encode = tokenizer().encode
+    if text in ("", []):
+        raise RefusedError("texts cannot be empty and tokenizer must be initialized")
     if isinstance(text, str):
-        return [tokenizer().encode(text)]
+        return [encode(text)], False
     if isinstance(text, list):
-        return [tokenizer().encode(str(one)) for one in text]
+        return [encode(str(one)) for one in text], True
     raise RefusedError("Either text, input_ids or input_embeds should be provided.")
+
+
+SAMPLING = {
+    "custom_params", "ebnf", "frequency_penalty", "ignore_eos", "json_schema", "logit_bias",
+    "max_new_tokens", "min_new_tokens", "min_p", "n", "no_stop_trim", "presence_penalty", "regex",
+    "repetition_penalty", "sampling_seed", "skip_special_tokens", "spaces_between_special_tokens",
+    "stop", "stop_regex", "stop_token_ids", "stream_interval", "structural_tag", "temperature",
+    "top_k", "top_p",
+}  # fmt: skip
+"""Sampling parameters that ``/generate`` takes; another name breaks its handler."""
+
+_WHOLE = ("max_tokens", "max_completion_tokens", "n", "seed", "top_k", "min_tokens")
+_REAL = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+_ROLES = ("system", "assistant", "tool", "function", "developer", "latest_reminder")
+
+
+def _numbers(body: dict[str, Any]) -> list[Problem]:
+    """Turn numbers into those that the fields declare; what can't be is reported."""
+    found: list[Problem] = []
+    for names, kind, to, noun in (
+        (_WHOLE, "int_parsing", int, "integer"),
+        (_REAL, "float_parsing", float, "number"),
+    ):
+        for name in names:
+            value = body.get(name)
+            if value is None:
+                continue
+            try:
+                body[name] = to(value)
+            except (ValueError, TypeError):
+                said = f"Input should be a valid {noun}, unable to parse string as "
+                said += "an integer" if noun == "integer" else "a number"
+                found.append(problem(kind, (name,), said, value))
+    return found
+
+
+def _message(n: int, message: Any) -> list[Problem]:
+    """Why this is no message."""
+    general = ("messages", n, "ChatCompletionMessageGenericParam")
+    user = ("messages", n, "ChatCompletionMessageUserParam")
+    if not isinstance(message, dict):
+        return [no_object(general, message), no_object(user, message)]
+    role = message.get("role")
+    if isinstance(role, str) and role.lower() in _ROLES:
+        return []
+    said = "'role' must be one of " + ", ".join(map(repr, _ROLES)) + " (case-insensitive)."
+    found = (
+        missing((*general, "role"), message)
+        if role is None
+        else wrong_value((*general, "role"), said, role)
+    )
+    if role != "user":
+        return [found, not_one_of((*user, "role"), "'user'", role)]
+    return [] if "content" in message else [found, missing((*user, "content"), message)]
+
+
+def _declared(body: dict[str, Any], config: Config) -> None:
+    """What pydantic says of a chat request; numbers are put right on the way."""
+    found: list[Problem] = []
+    messages, model = body.get("messages"), body.get("model")
+    if messages is None:
+        found.append(missing(("messages",), body))
+    elif not isinstance(messages, list):
+        found.append(no_list(("messages",), messages))
+    else:
+        for n, message in enumerate(messages):
+            found += _message(n, message)
+    if model is not None and not isinstance(model, str):
+        found.append(problem("string_type", ("model",), "Input should be a valid string", model))
+    found += _numbers(body)
+    for n, tool in enumerate(body.get("tools") or []):
+        if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
+            found.append(missing(("tools", n, "function"), tool))
+    choice = body.get("tool_choice")
+    if isinstance(choice, str) and choice not in ("auto", "required", "none"):
+        found.append(no_object(("tool_choice", "ToolChoice"), choice))
+        where = ("tool_choice", "literal['auto','required','none']")
+        found.append(not_one_of(where, "'auto', 'required' or 'none'", choice))
+    effort = body.get("reasoning_effort")
+    known = ["none", "low", "medium", "high", "max"]
+    if config.new:
+        known += ["minimal", "xhigh", "ultra"]
+    if isinstance(effort, str) and effort not in known:
+        words = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
+        found.append(not_one_of(("reasoning_effort",), words, effort))
+    if found:
+        raise InvalidError(*found)
 
 
 def check_chat(body: dict[str, Any], config: Config) -> None:
     """Refuse a chat request as the real server does: with its texts, in its order."""
-    messages = body.get("messages")
-    if messages is None:
-        raise RefusedError(field("missing", "messages", body), 400, "Bad Request")
-    if not isinstance(messages, list):
-        raise RefusedError(field("list_type", "messages", messages), 400, "Bad Request")
-    if not messages:
+    _declared(body, config)
+    if not body["messages"]:
         raise RefusedError("Messages cannot be empty.")
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise RefusedError(field("missing", "role", message), 400, "Bad Request")
     tools, choice = body.get("tools"), body.get("tool_choice")
     if choice == "required" and not tools:
         raise RefusedError("Tools cannot be empty if tool choice is set to required.")
@@ -134,7 +240,14 @@ def check_chat(body: dict[str, Any], config: Config) -> None:
             f"max_completion_tokens is too large: {most}."
             f"This model supports at most {config.context} completion tokens."
         )
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "json_schema" and schema(form) is None:
+        raise RefusedError("schema_ is required for json_schema response format request.")
+    if body.get("n") == 0:
+        raise RefusedError("range() arg 3 must not be zero", 400, "BadRequest")
     extra = body.get("chat_template_kwargs") or {}
     trusted = getattr(config.args, "trust_request_chat_template", False)
     if config.new and "chat_template" in extra and not trusted:
         raise RefusedError("chat_template in chat_template_kwargs is not allowed.")
+    if not body.get("top_k"):  # the model's own default
+        body.pop("top_k", None)

@@ -23,7 +23,7 @@ def usage(entries: list[Entry], config: Config) -> dict[str, Any]:
     first = entries[0]
     prompt = 0 if first.work.unqueued else first.work.prompt
     made = sum(entry.made for entry in entries)
-    reasoning = sum(entry.reasoning_tokens() for entry in entries)
+    reasoning = first.reasoning_tokens() if len(entries) == 1 else 0
     cached = first.work.cached
     usage: dict[str, Any] = {
         "prompt_tokens": prompt,
@@ -46,7 +46,7 @@ class ChatShape:
     def __init__(self, config: Config, body: dict[str, Any], style: Style, before: str) -> None:
         self.config, self.body, self.style, self.before = config, body, style, before
         self.created = int(time.time())
-        self.model = body.get("model") or config.served_name
+        self.model = body.get("model") or "default"
         args = config.args
         self.reasoning = (
             str(args.reasoning_parser or "") if body.get("separate_reasoning", True) else ""
@@ -91,9 +91,7 @@ class ChatShape:
                 }
             )
         return {
-            "id": entries[0].rid
-            if len(entries) == 1
-            else entries[0].rid.rpartition("_")[0] or entries[0].rid,
+            "id": entries[0].rid if len(entries) == 1 else uuid.uuid4().hex,
             "object": "chat.completion",
             "created": self.created,
             "model": self.model,

@@ -23,6 +23,7 @@ from console.lab.sim.capacity import Pools
 from console.lab.sim.config import Config
 from console.lab.sim.engine import Decode, Engine, Limits, Line, Prefill, Work, blocks
 from console.lab.sim.metrics import Metrics
+from console.lab.sim.refusals import DroppedError, RefusedError
 from console.lab.sim.settings import Fault, SimSettings
 from console.lab.sim.tokens import tokenizer
 
@@ -30,18 +31,6 @@ HEALTH_TIMEOUT_S = float(os.environ.get("SGLANG_HEALTH_CHECK_TIMEOUT") or 20)
 HEALTH_POLL_S = 1.0
 DRAIN_TICK_S = 5.0
 DISCONNECT_POLL_S = 4.0
-
-
-class RefusedError(Exception):
-    """A request that is not served: HTTP status, error type and message."""
-
-    def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
-        super().__init__(message)
-        self.message, self.status, self.kind = message, status, kind
-
-
-class DroppedError(Exception):
-    """The connection ends without an answer."""
 
 
 @dataclass
@@ -126,6 +115,8 @@ class Core:
     ) -> None:
         self.config, self.pools, self.settings = config, pools, settings
         self.fault = fault
+        self.crash: Callable[[str], None] = lambda text: None
+        """Ends the server as an exception in its scheduler does."""
         args = config.args
         chunk = args.chunked_prefill_size
         self.limits = Limits(
@@ -264,7 +255,7 @@ class Core:
                 "for the completion. Please reduce the number of tokens in the input messages "
                 "or the completion to fit within the limit."
             )
-        problem = _out_of_range(values)
+        problem = _out_of_range(values, sampling.max_new)
         if problem:
             raise RefusedError(problem)
         longest = min(context - 1, self.pools.tokens - 1) - 5
@@ -463,12 +454,12 @@ def _stop_at(entry: Entry, mark: str) -> None:
     entry.work.target, entry.matched = low, mark
 
 
-def _out_of_range(values: dict[str, Any]) -> str:
+def _out_of_range(values: dict[str, Any], most: int | None) -> str:
     """What the sampling parameters violate, in the server's words."""
 
     def number(name: str, default: float) -> float:
         value = values.get(name)
-        return float(value) if isinstance(value, int | float) else default
+        return value if isinstance(value, int | float) else default
 
     temperature, top_p, min_p = number("temperature", 1), number("top_p", 1), number("min_p", 0)
     top_k = values.get("top_k")
@@ -486,4 +477,6 @@ def _out_of_range(values: dict[str, Any]) -> str:
     if not 0 < number("repetition_penalty", 1) <= 2:
         got = number("repetition_penalty", 1)
         return f"repetition_penalty must be in (0, 2] (1.0 = no penalty), got {got}."
+    if most is not None and most < 0:
+        return f"max_new_tokens must be at least 0, got {most}."
     return ""

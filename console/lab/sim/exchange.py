@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -9,7 +10,14 @@ import msgspec
 from aiohttp import web
 
 from console.lab.sim import log
-from console.lab.sim.core import RefusedError
+from console.lab.sim.refusals import (
+    BrokenError,
+    InvalidError,
+    RefusedError,
+    missing,
+    no_object,
+    problem,
+)
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -27,45 +35,44 @@ def error(message: str, status: int = 400, kind: str = "BadRequestError") -> web
     return reply(body, status)
 
 
-async def read(request: web.Request, line: int, name: str) -> dict[str, Any]:
-    """The JSON object of a request; raises :class:`RefusedError` as FastAPI would."""
+async def read(request: web.Request, line: int, name: str, *, strict: bool = False) -> Any:
+    """The JSON body of a request, as FastAPI reads it for the endpoint of this line and name.
+
+    ``strict`` endpoints insist on the content type; the others see anything else as no object.
+    """
+    request["endpoint"] = (line, name)
     data = await request.read()
-    where = (
-        f'  File "site-packages/sglang/srt/entrypoints/http_server.py", line {line}, in '
-        f"{name}\n    {request.method} {request.path} "
-    )
-    kind = request.content_type
-    if kind != "application/json":
-        problem = (
-            "[{'type': 'value_error', 'loc': ('header', 'content-type'), "
-            "'msg': \"Unsupported Media Type: Only 'application/json' is allowed\"}]"
-        )
-        raise RefusedError(
-            f"1 validation error:\n  {problem[1:-1]}\n\n{where}{problem}", 400, "Bad Request"
-        )
+    if request.content_type != "application/json":
+        if strict:
+            said = "Unsupported Media Type: Only 'application/json' is allowed"
+            found = {"loc": ["header", "content-type"], "msg": said, "type": "value_error"}
+            raise RefusedError(f"1 validation error:\n  {found!r} {[found]!r}", 400, "Bad Request")
+        if not data:
+            raise InvalidError(missing((), None))
+        raise InvalidError(no_object((), data))
     try:
-        body = msgspec.json.decode(data)
-    except msgspec.DecodeError as exc:
-        problem = (
-            "[{'type': 'json_invalid', 'loc': ('body', 1), 'msg': 'JSON decode error', "
-            f"'input': {{}}, 'ctx': {{'error': {str(exc)!r}}}}}]"
-        )
-        raise RefusedError(
-            f"1 validation error:\n  {problem[1:-1]}\n\n{where}{problem}", 400, "Bad Request"
-        ) from None
-    if not isinstance(body, dict):
-        raise RefusedError(field("model_attributes_type", "body", body), 400, "Bad Request")
-    return body
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        pass
+    try:  # the words of Python's own parser
+        return json.loads(data)
+    except json.JSONDecodeError as exc:
+        at, said = exc.pos, exc.msg
+    except UnicodeDecodeError:
+        raise BrokenError from None
+    raise InvalidError(problem("json_invalid", (at,), "JSON decode error", {}, error=said))
 
 
-def field(kind: str, name: str, got: Any) -> str:
-    """The text of a validation error about one field of the body."""
-    said = {"missing": "Field required", "list_type": "Input should be a valid list"}
-    problem = (
-        f"{{'type': '{kind}', 'loc': ('body', '{name}'), "
-        f"'msg': '{said.get(kind, 'Input should be a valid dictionary')}', 'input': {got!r}}}"
-    )
-    return f"1 validation error:\n  {problem}\n"
+async def read_object(
+    request: web.Request, line: int, name: str, *, strict: bool = False
+) -> dict[str, Any]:
+    """The JSON object of a request."""
+    body = await read(request, line, name, strict=strict)
+    if isinstance(body, dict):
+        return body
+    if strict:  # its own handling of the error fails
+        raise BrokenError
+    raise InvalidError(no_object((), body))
 
 
 def deprecated(old: str, new: str) -> None:

@@ -11,15 +11,41 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from console.lab.sim import answers, bodies, log, parsers, template
+from console.lab.sim import answers, bodies, flags, log, parsers, template
 from console.lab.sim.answers import Style
 from console.lab.sim.chat import ChatShape, reason_of, usage
-from console.lab.sim.core import Core, Entry, RefusedError, Sampling
-from console.lab.sim.exchange import error, field, read, reply
+from console.lab.sim.core import Core, Entry, Sampling
+from console.lab.sim.exchange import error, read_object, reply
+from console.lab.sim.refusals import (
+    BrokenError,
+    InvalidError,
+    RefusedError,
+    missing,
+    no_list,
+    wrong_value,
+)
 from console.lab.sim.tokens import tokenizer
 
 STREAM_S = 0.05
 """How often a stream gets what was generated since: the real one sends every step."""
+
+COUNTS = (
+    "prompt_tokens",
+    "num_retractions",
+    "reasoning_tokens",
+    "cached_tokens",
+    "cached_tokens_details",
+    "dp_rank",
+)
+"""Members of ``meta_info`` that a request aborted out of the queue lacks."""
+TIMINGS = (
+    "queue_time",
+    "request_received_ts",
+    "api_server_dispatch_finish_ts",
+    "request_finished_ts",
+    "decode_throughput",
+)
+"""Members that are there only with ``--enable-metrics``."""
 
 
 class Generation:
@@ -30,13 +56,13 @@ class Generation:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Text, or messages through the chat template, to ids."""
-        body = await read(request, 1541, "openai_v1_tokenize")
+        body = await read_object(request, 1525, "openai_v1_tokenize", strict=True)
         encode, prompt = tokenizer().encode, body.get("prompt")
         tokens: list[int] | list[list[int]]
         count: int | list[int]
         if (prompt is None) == (body.get("messages") is None):
-            message = "Exactly one of 'prompt' or 'messages' must be provided."
-            return error(message, 400, "Bad Request")
+            said = "Exactly one of 'prompt' or 'messages' must be provided."
+            raise InvalidError(wrong_value((), said, body))
         if body.get("messages") is not None:
             text, before, _ = self._prompt(body)
             tokens = encode(text) + encode(before)
@@ -48,13 +74,16 @@ class Generation:
             lists = [encode(str(one)) for one in prompt]
             tokens, count = lists, [len(ids) for ids in lists]
         else:
-            return error(field("missing", "prompt", body), 400, "Bad Request")
+            raise InvalidError(no_list(("prompt",), prompt))
         return reply({"tokens": tokens, "count": count, "max_model_len": self.config.context})
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """Ids to text."""
-        body = await read(request, 1559, "openai_v1_detokenize")
-        tokens, skip = body.get("tokens") or [], body.get("skip_special_tokens", True)
+        body = await read_object(request, 1543, "openai_v1_detokenize", strict=True)
+        tokens, skip = body.get("tokens"), body.get("skip_special_tokens", True)
+        if not isinstance(tokens, list):
+            kinds = ("list[int]", "list[list[int]]")
+            raise InvalidError(*(no_list(("tokens", kind), tokens) for kind in kinds))
         try:
             if tokens and isinstance(tokens[0], list):
                 texts = [tokenizer().decode(ids, skip_special=skip) for ids in tokens]
@@ -69,23 +98,26 @@ class Generation:
         ``qwen3`` sees thinking only where ``<think>`` stands in the text; ``qwen3-thinking``
         takes everything before ``</think>`` for it.
         """
-        body = await read(request, 1439, "separate_reasoning_request")
-        parser = str(body.get("reasoning_parser") or "").lower()
-        if not parser:
-            raise RefusedError(field("missing", "reasoning_parser", body), 400, "Bad Request")
-        reasoning, text = parsers.separate(
-            str(body.get("text", "")), thinking=parser in parsers.FORCED
-        )
+        body = await read_object(request, 1438, "separate_reasoning_request")
+        _needs(body, "text", "reasoning_parser")
+        parser = str(body["reasoning_parser"]).lower()
+        if parser not in self._choices("reasoning_parser"):
+            raise BrokenError
+        reasoning, text = parsers.separate(str(body["text"]), thinking=parser in parsers.FORCED)
         return reply({"reasoning_text": reasoning, "text": text})
 
     async def parse_function_call(self, request: web.Request) -> web.Response:
         """Find tool calls in a text."""
-        body = await read(request, 1417, "parse_function_call_request")
-        text, found = parsers.calls(
-            str(body.get("text", "")),
-            bodies.functions(body.get("tools")),
-            str(body.get("tool_call_parser") or "qwen3_coder"),
-        )
+        body = await read_object(request, 1416, "parse_function_call_request")
+        _needs(body, "text")
+        tools = body.get("tools") or []
+        wrong = [n for n, tool in enumerate(tools) if "function" not in tool]
+        if wrong:
+            raise InvalidError(*(missing(("tools", n, "function"), tools[n]) for n in wrong))
+        parser = body.get("tool_call_parser")
+        if parser not in self._choices("tool_call_parser"):
+            raise BrokenError
+        text, found = parsers.calls(str(body["text"]), bodies.functions(tools), parser)
         return reply(
             {
                 "normal_text": text,
@@ -95,6 +127,11 @@ class Generation:
                 ],
             }
         )
+
+    def _choices(self, dest: str) -> set[str]:
+        """The parsers that this release knows."""
+        rows = flags.table(self.config.version)
+        return {choice for row in rows if row[1] == dest for choice in row[5]} - {"auto"}
 
     def _prompt(self, body: dict[str, Any]) -> tuple[str, str, bool]:
         """(prompt, text to continue, thinking) of a chat request's messages."""
@@ -116,7 +153,7 @@ class Generation:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """``/v1/chat/completions``."""
-        body = await read(request, 1491, "openai_v1_chat_completions")
+        body = await read_object(request, 1491, "openai_v1_chat_completions", strict=True)
         bodies.check_chat(body, self.config)
         prompt, before, thinking = self._prompt(body)
         encode = tokenizer().encode
@@ -154,7 +191,7 @@ class Generation:
         count = body.get("n") or 1
         rid = body.get("rid")
         try:
-            for number in range(count if isinstance(count, int) else 1):
+            for number in range(count):
                 own = f"{rid}_{number}" if rid and count > 1 else rid
                 checked = core.check(
                     own, [*ids, *partial], sampling, body if values is None else values
@@ -200,34 +237,49 @@ class Generation:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """``/generate``: text or ids in, text and ids out."""
-        body = await read(request, 705, "generate_request")
+        body = await read_object(request, 700, "generate_request")
         params = body.get("sampling_params") or {}
+        if not set(params) <= bodies.SAMPLING:
+            raise BrokenError
         try:
-            prompts = bodies.inputs(body)
-            if any(not tokenizer().valid(ids) for ids in prompts):
-                raise RefusedError("The input_ids contain token ids outside the vocabulary.")
-            if not all(prompts):
-                raise RefusedError("The input must not be empty.")
-            sampling = bodies.sampling(
-                {"temperature": 1.0, **params}, most=params.get("max_new_tokens", 128)
-            )
-            entries = []
-            for ids in prompts:
-                base, partial, style = self._raw(ids, params)
-                one = {**body, "n": params.get("n")}
-                entries += await self._submit(one, base, partial, style, sampling, params)
-            if body.get("stream"):
-                return await self._stream(request, entries, self._generate_chunks(entries))
-            await self._wait(request, entries)
+            prompts, batch = bodies.inputs(body)
+            entries = await self._generating(body, prompts, params)
+            if not body.get("stream"):
+                await self._wait(request, entries)
         except RefusedError as exc:
             if exc.status != 400:
                 raise
             log.say(f"[http_server] Error: {exc.message}")
-            return reply({"error": {"message": exc.message}}, 400)
+            problem = {"error": {"message": exc.message}}
+            if not body.get("stream"):
+                return reply(problem, 400)
+            return await self._stream(request, [], _only(problem))
+        if body.get("stream"):
+            return await self._stream(request, entries, self._generate_chunks(entries))
         outs = [self._generated(entry) for entry in entries]
-        given = body.get("input_ids") or body.get("text")
-        several = isinstance(given, list) and isinstance(given[0], list | str)
-        return reply(outs if several or len(outs) > 1 else outs[0])
+        return reply(outs if batch or len(outs) > 1 else outs[0])
+
+    async def _generating(
+        self, body: dict[str, Any], prompts: list[list[int]], params: dict[str, Any]
+    ) -> list[Entry]:
+        """Submit the prompts of one ``/generate`` request."""
+        if not all(tokenizer().valid(ids) for ids in prompts):
+            # The embedding is indexed with whatever came: on the card that is an assertion, and
+            # the scheduler does not survive it.
+            self.core.crash("RuntimeError: CUDA error: device-side assert triggered")
+        sampling = bodies.sampling(
+            {"temperature": 1.0, **params}, most=params.get("max_new_tokens", 128)
+        )
+        rid = body.get("rid")
+        entries: list[Entry] = []
+        for n, ids in enumerate(prompts):
+            base, partial, style = self._raw(ids, params)
+            own = f"{rid}_{n}" if isinstance(rid, str) and len(prompts) > 1 else rid
+            if isinstance(rid, list):
+                own = rid[n]
+            one = {**body, "rid": own, "n": params.get("n")}
+            entries += await self._submit(one, base, partial, style, sampling, params)
+        return entries
 
     def _raw(self, ids: list[int], params: dict[str, Any]) -> tuple[list[int], list[int], Style]:
         """Prompt, partial answer and style of a prompt that came as tokens."""
@@ -244,28 +296,35 @@ class Generation:
 
     def _generated(self, entry: Entry, made: int | None = None) -> dict[str, Any]:
         work = entry.work
-        over = made is None
         count = entry.made if made is None else made
+        now, took = time.time(), self.core.now() - entry.created
+        timed = self.config.metrics and not work.unqueued
         meta: dict[str, Any] = {
             "id": entry.rid,
-            "finish_reason": entry.finish if over else None,
+            "finish_reason": entry.finish if made is None else None,
+            "prompt_tokens": work.prompt,
             "weight_version": self.args.weight_version,
+            "num_retractions": work.retractions,
+            "queue_time": (work.began or work.arrived) - work.arrived,
+            "reasoning_tokens": entry.reasoning_tokens(),
+            "completion_tokens": count,
+            "cached_tokens": work.cached,
+            "cached_tokens_details": {"device": work.cached, "host": 0} if work.cached else None,
+            "dp_rank": None,
+            "e2e_latency": took,
+            "request_received_ts": now - took,
+            "api_server_dispatch_finish_ts": now - took,
+            "request_finished_ts": now,
+            "decode_throughput": count / took if took > 0 else 0.0,
+            "response_sent_to_client_ts": now,
         }
-        queued = over and work.unqueued
-        if not queued:
-            meta.update(
-                prompt_tokens=work.prompt,
-                total_retractions=work.retractions,
-                num_retractions=work.retractions,
-                reasoning_tokens=entry.reasoning_tokens(),
-                cached_tokens=work.cached,
-            )
-        meta["completion_tokens"] = count
-        meta["e2e_latency"] = self.core.now() - entry.created
+        hidden: tuple[str, ...] = () if timed else TIMINGS
+        if work.unqueued:
+            hidden = (*TIMINGS, *COUNTS)
         return {
-            "text": entry.text() if over else entry.plan.text(count),
+            "text": entry.text() if made is None else entry.plan.text(count),
             "output_ids": entry.plan.ids(count),
-            "meta_info": meta,
+            "meta_info": {name: value for name, value in meta.items() if name not in hidden},
         }
 
     async def _generate_chunks(self, entries: list[Entry]) -> AsyncIterator[bytes]:
@@ -291,38 +350,80 @@ class Generation:
                 yield made
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        """``/v1/completions``, not streamed."""
-        body = await read(request, 1500, "openai_v1_completions")
-        prompt = body.get("prompt")
-        if prompt is None:
-            return error(field("missing", "prompt", body), 400, "Bad Request")
-        ids = tokenizer().encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if not tokenizer().valid(ids):
-            return error("The prompt must be a string or a list of token ids.")
-        base, partial, style = self._raw(ids, {})
+        """``/v1/completions``."""
+        body = await read_object(request, 1483, "openai_v1_completions", strict=True)
+        _needs(body, "prompt")
+        prompts = _completion_prompts(body["prompt"])
         sampling = bodies.sampling(body, most=body.get("max_tokens", 16))
-        entries = await self._submit(body, base, partial, style, sampling)
+        entries: list[Entry] = []
+        for ids in prompts:
+            base, partial, style = self._raw(ids, {})
+            entries += await self._submit({**body, "rid": None}, base, partial, style, sampling)
+        head = {
+            "id": entries[0].rid,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body.get("model") or "default",
+        }
+        if body.get("stream"):
+            return await self._stream(request, entries, self._completion_chunks(entries, head))
         await self._wait(request, entries)
         choices = []
         for n, entry in enumerate(entries):
-            reason, matched = reason_of(entry)
-            choices.append(
-                {
-                    "index": n,
-                    "text": entry.text(),
-                    "logprobs": None,
-                    "finish_reason": reason,
-                    "matched_stop": matched,
-                }
-            )
-        return reply(
-            {
-                "id": entries[0].rid,
-                "object": "text_completion",
-                "created": int(time.time()),
-                "model": body.get("model") or self.config.served_name,
-                "choices": choices,
-                "usage": usage(entries, self.config),
-                "metadata": {"weight_version": self.args.weight_version},
-            }
-        )
+            text = entry.text()
+            if body.get("echo"):
+                text = tokenizer().decode(entry.prompt) + text
+            choices.append(_completion(n, text, *reason_of(entry)))
+        counts = usage(entries, self.config)
+        if len(prompts) > 1:
+            counts["prompt_tokens"] = sum(map(len, prompts))
+            counts["total_tokens"] = counts["prompt_tokens"] + counts["completion_tokens"]
+        weights = {"weight_version": self.args.weight_version}
+        return reply({**head, "choices": choices, "usage": counts, "metadata": weights})
+
+    async def _completion_chunks(
+        self, entries: list[Entry], head: dict[str, Any]
+    ) -> AsyncIterator[bytes]:
+        for n, entry in enumerate(entries):
+            sent = ""
+            async for made in self._progress(entry):
+                text = entry.plan.text(made)
+                event = {**head, "choices": [_completion(n, text[len(sent) :], None, None)]}
+                yield b"data: " + msgspec.json.encode({**event, "usage": None}) + b"\n\n"
+                sent = text
+            rest = entry.text()[len(sent) :]
+            event = {**head, "choices": [_completion(n, rest, *reason_of(entry))], "usage": None}
+            yield b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _completion_prompts(prompt: Any) -> list[list[int]]:
+    encode, valid = tokenizer().encode, tokenizer().valid
+    if isinstance(prompt, str):
+        return [encode(prompt)]
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(one, str) for one in prompt):
+            return [encode(one) for one in prompt]
+        several = prompt if isinstance(prompt[0], list) else [prompt]
+        if all(valid(ids) for ids in several):
+            return several
+    raise RefusedError("The prompt must be text, token ids, or a list of either.")
+
+
+def _completion(n: int, text: str, reason: str | None, matched: Any) -> dict[str, Any]:
+    return {
+        "index": n,
+        "text": text,
+        "logprobs": None,
+        "finish_reason": reason,
+        "matched_stop": matched,
+    }
+
+
+def _needs(body: dict[str, Any], *names: str) -> None:
+    lacking = [name for name in names if name not in body]
+    if lacking:
+        raise InvalidError(*(missing((name,), body) for name in lacking))
+
+
+async def _only(event: dict[str, Any]) -> AsyncIterator[bytes]:
+    yield b"data: " + msgspec.json.encode(event) + b"\n\n"

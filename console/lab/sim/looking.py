@@ -14,6 +14,7 @@ from console.lab.sim import log
 from console.lab.sim.core import Core
 from console.lab.sim.exchange import deprecated, reply
 
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 NOT_SECONDS = ("available", "graph_gb", "prefill_gb")
 """Members of the start's record that are sizes in GiB."""
 
@@ -46,10 +47,9 @@ class Looking:
         """A sign of life."""
         return reply("SGLang is running")
 
-    async def models(self, request: web.Request) -> web.Response:
-        """The one model."""
+    def _card(self) -> dict[str, Any]:
         name = self.config.served_name
-        model = {
+        return {
             "id": name,
             "object": "model",
             "created": int(time.time()),
@@ -58,7 +58,23 @@ class Looking:
             "parent": None,
             "max_model_len": self.config.context,
         }
-        return reply({"object": "list", "data": [model]})
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The one model."""
+        return reply({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """One model by its name."""
+        name = request.match_info["name"]
+        if name == self.config.served_name:
+            return reply(self._card())
+        problem = {
+            "message": f"The model '{name}' does not exist",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+        return reply({"error": problem}, 404)
 
     async def model_info(self, request: web.Request) -> web.Response:
         """What the model is."""
@@ -230,12 +246,15 @@ class Looking:
                         load.pop(key, None)
         if request.query.get("format") == "prometheus":
             rank = "0" if self.config.new else "None"
-            lines = [
-                f'sglang_{name}{{dp_rank="{rank}"}} {value}'
-                for name, value in load.items()
-                if isinstance(value, int | float)
-            ]
-            return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
+            lines = []
+            for name, value in load.items():
+                if isinstance(value, int | float):
+                    lines.append(f"# HELP sglang_{name} {name.replace('_', ' ')}")
+                    lines.append(f"# TYPE sglang_{name} gauge")
+                    lines.append(f'sglang_{name}{{dp_rank="{rank}"}} {value}')
+            return web.Response(
+                body=("\n".join(lines) + "\n").encode(), headers={"Content-Type": PROMETHEUS}
+            )
         answer: dict[str, Any] = {
             "timestamp": datetime.now(UTC).isoformat(),
             "version": self.config.version,
@@ -288,5 +307,5 @@ class Looking:
             self.core.advance()
         return web.Response(
             body=self.core.metrics.text().encode(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+            headers={"Content-Type": PROMETHEUS},
         )

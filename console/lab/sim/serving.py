@@ -34,6 +34,7 @@ class Serving:
     def __init__(self, process: Process, family: Children, pools: capacity.Pools) -> None:
         self.process, self.family, self.conf = process, family, process.conf
         self.core = Core(process.conf, pools, process.sim, process.startup, lambda: process.fault)
+        self.core.crash = lambda text: process.fail(failures.Cause(text), "run")
         self._interrupts = 0
         self._stop = asyncio.Event()
         process.running = True

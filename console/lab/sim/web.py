@@ -9,10 +9,18 @@ import os
 from aiohttp import web
 
 from console.lab.sim import log
-from console.lab.sim.core import Core, DroppedError, RefusedError
-from console.lab.sim.exchange import Handler, error, read, reply
+from console.lab.sim.core import Core
+from console.lab.sim.exchange import Handler, error, read_object, reply
 from console.lab.sim.generation import Generation
 from console.lab.sim.looking import Looking
+from console.lab.sim.refusals import (
+    BrokenError,
+    DroppedError,
+    InvalidError,
+    RefusedError,
+    not_one_of,
+    text,
+)
 
 KEEP_ALIVE_S = float(os.environ.get("SGLANG_TIMEOUT_KEEP_ALIVE") or 5)
 MAX_BODY = 256 << 20
@@ -24,6 +32,11 @@ ADMIN_OPTIONAL = {
     "/continue_generation",
     "/configure_logging",
 }
+
+FLUSHED = (
+    b"Cache flushed.\nPlease check backend logs for more details. "
+    b"(When there are running or waiting requests, the operation will not be performed.)\n"
+)
 
 
 class Face:
@@ -56,6 +69,7 @@ class Face:
         for path in ("/model_info", "/get_model_info"):
             get(path, look.model_info, allow_head=False)
         get("/v1/models", look.models, allow_head=False)
+        get("/v1/models/{name:.+}", look.model, allow_head=False)
         get("/v1/loads", look.loads, allow_head=False)
         if new:
             get("/ready", look.ready, allow_head=False)
@@ -87,7 +101,7 @@ class Face:
     @staticmethod
     async def _headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers["Server"] = "uvicorn"
-        if isinstance(response, web.Response) and not response.body:  # nothing has no type
+        if response.headers.get("Content-Type") in (None, "application/octet-stream"):
             response.headers.pop("Content-Type", None)
 
     @web.middleware
@@ -104,6 +118,13 @@ class Face:
             response = reply({"detail": exc.reason}, exc.status)
         except RefusedError as exc:
             response = error(exc.message, exc.status, exc.kind)
+        except InvalidError as exc:
+            line, name = request["endpoint"]
+            said = text(exc.problems, line, name, method, path)
+            response = error(said, 400, "Bad Request")
+        except BrokenError:
+            response = web.Response(status=500, text="Internal Server Error")
+            response.force_close()
         except DroppedError:
             if request.transport is not None:
                 request.transport.abort()
@@ -137,13 +158,13 @@ class Face:
         self.core.advance()
         if self.core.engine.flush_cache():
             log.say("Cache flushed successfully!")
-            return web.Response(text="Cache flushed.\nPlease check backend logs for more details.")
+            return web.Response(body=FLUSHED)
         log.say("Cache not flushed because there are pending requests.")
-        return web.Response(text="Flush cache failed.", status=400)
+        return web.Response(body=b"Flush cache failed.\n", status=400)
 
     async def abort_request(self, request: web.Request) -> web.Response:
         """Abort one request, or all; always 200."""
-        body = await read(request, 1405, "abort_request")
+        body = await read_object(request, 1403, "abort_request")
         rid = str(body.get("rid") or "")
         everything = bool(body.get("abort_all"))
         if rid or everything or not self.config.new:
@@ -152,21 +173,24 @@ class Face:
 
     async def pause(self, request: web.Request) -> web.Response:
         """Hold generation; by default after aborting what runs."""
-        body = await read(request, 1455, "pause_generation")
-        if body.get("mode", "abort") == "abort":
+        body = await read_object(request, 1458, "pause_generation")
+        mode = body.get("mode", "abort")
+        if mode not in ("abort", "retract", "in_place"):
+            raise InvalidError(not_one_of(("mode",), "'abort', 'retract' or 'in_place'", mode))
+        if mode == "abort":
             self.core.abort(everything=True)
         self.core.pause(True)
         return reply({"message": "Generation paused successfully.", "status": "ok"})
 
     async def go_on(self, request: web.Request) -> web.Response:
         """Let generation go on."""
-        await read(request, 1470, "continue_generation")
+        await read_object(request, 1469, "continue_generation")
         self.core.pause(False)
         return reply({"message": "Generation continued successfully.", "status": "ok"})
 
     async def configure_logging(self, request: web.Request) -> web.Response:
         """Accepted; nothing of it changes a simulation."""
-        await read(request, 1480, "configure_logging")
+        await read_object(request, 1480, "configure_logging")
         return web.Response()
 
     async def freeze_gc(self, request: web.Request) -> web.Response:

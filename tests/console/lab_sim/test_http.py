@@ -523,20 +523,146 @@ def test_an_abort_takes_all_that_begin_with_the_id(server: Server) -> None:
         assert runs[2].result()["choices"][0]["finish_reason"] == "abort"
 
 
-def test_generate_refuses_in_its_own_shape(server: Server) -> None:
-    answer = server.client.post("/generate", json={"input_ids": [1 << 30]})
-    assert answer.status_code == 400
-    assert set(answer.json()) == {"error"}
+IDS = {"input_ids": [500, 501]}
+NESTED = {"message", "type", "param", "code"}
+FLAT = "Bad Request"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind", "said"),
+    [
+        # /generate: below "error", and only 400
+        ("/generate", {"input_ids": []}, 400, "", "input_ids cannot be empty."),
+        ("/generate", {"text": ""}, 400, "", "texts cannot be empty and tokenizer must be .*"),
+        ("/generate", {}, 400, "", "Either text, input_ids or input_embeds should be provided."),
+        (
+            "/generate",
+            {**IDS, "sampling_params": {"temperature": -1}},
+            400,
+            "",
+            "temperature must be non-negative, got -1.",
+        ),
+        ("/generate", {**IDS, "sampling_params": {"nonsense": 1}}, 500, "", ""),
+        ("/generate", {"input_ids": "x"}, 400, FLAT, "2 validation errors:.*list_type.*"),
+        # the parsers' own endpoints
+        ("/separate_reasoning", {"text": "x", "reasoning_parser": "nonsense"}, 500, "", ""),
+        ("/separate_reasoning", {"reasoning_parser": "qwen3"}, 400, FLAT, ".*'body', 'text'.*"),
+        ("/parse_function_call", {"text": "x", "tools": TOOLS}, 500, "", ""),
+        (
+            "/parse_function_call",
+            {"text": "x", "tools": [{"name": "f"}], "tool_call_parser": "qwen3_coder"},
+            400,
+            FLAT,
+            r"1 validation error:.*\('body', 'tools', 0, 'function'\).*Field required.*",
+        ),
+        ("/tokenize", {}, 400, FLAT, ".*Exactly one of 'prompt' or 'messages' must be .*"),
+        ("/pause_generation", {"mode": "zz"}, 400, FLAT, ".*'abort', 'retract' or 'in_place'.*"),
+        # chat: what pydantic says
+        ("CHAT", {"max_tokens": "x"}, 400, FLAT, ".*unable to parse string as an integer.*"),
+        ("CHAT", {"temperature": "x"}, 400, FLAT, ".*unable to parse string as a number.*"),
+        (
+            "CHAT",
+            {"messages": [{"role": "alien", "content": "x"}]},
+            400,
+            FLAT,
+            ".*must be one of.*",
+        ),
+        ("CHAT", {"messages": [{"role": "user"}]}, 400, FLAT, ".*'content'.*Field required.*"),
+        ("CHAT", {"tools": [{"type": "function"}]}, 400, FLAT, ".*'tools', 0, 'function'.*"),
+        ("CHAT", {"tools": TOOLS, "tool_choice": "zz"}, 400, FLAT, "2 validation errors:.*"),
+        ("CHAT", {"reasoning_effort": "zzz"}, 400, FLAT, ".*literal_error.*"),
+        ("CHAT", {"max_tokens": -1}, 400, "BadRequestError", "max_new_tokens must be at least 0.*"),
+        ("CHAT", {"n": 0}, 400, "BadRequest", r"range\(\) arg 3 must not be zero"),
+        (
+            "CHAT",
+            {"response_format": {"type": "json_schema"}},
+            400,
+            "BadRequestError",
+            "schema_ is required for json_schema response format request.",
+        ),
+    ],
+)
+def test_refusals_that_were_seen_of_the_real_one(
+    server: Server, path: str, body: dict[str, Any], status: int, kind: str, said: str
+) -> None:
+    if path == "CHAT":
+        path = "/v1/chat/completions"
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, **body}
+    answer = server.client.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    if status == 500:  # nobody caught it
+        assert answer.text == "Internal Server Error"
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert answer.headers["connection"] == "close"
+        return
+    got = answer.json()
+    if kind:
+        assert (got["type"], got["code"]) == (kind, 400)
+    else:
+        assert set(got) == {"error"}
+        got = got["error"]
+    assert re.fullmatch(said, got["message"], re.DOTALL), got["message"]
+
+
+def test_a_streamed_generation_is_refused_inside_the_stream(server: Server) -> None:
+    body = {"input_ids": [500] * 70_000, "stream": True}
+    answer = server.client.post("/generate", json=body)
+    assert answer.status_code == 200
+    first, last = [line for line in answer.text.split("\n") if line]
+    assert json.loads(first.removeprefix("data: "))["error"]["message"].startswith(
+        "The input (70000"
+    )
+    assert last == "data: [DONE]"
+
+
+def test_a_model_that_is_not_named_is_called_default(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    assert server.client.post("/v1/chat/completions", json=body).json()["model"] == "default"
+    other = server.client.get("/v1/models/other")
+    assert other.status_code == 404
+    assert set(other.json()["error"]) == NESTED
+
+
+def test_meta_info_has_the_members_of_the_real_one(server: Server) -> None:
+    meta = generate(server, tokenized(server, rendered("x")), params={"max_new_tokens": 5})
+    assert list(meta["meta_info"]) == [
+        "id",
+        "finish_reason",
+        "prompt_tokens",
+        "weight_version",
+        "num_retractions",
+        "queue_time",
+        "reasoning_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "cached_tokens_details",
+        "dp_rank",
+        "e2e_latency",
+        "request_received_ts",
+        "api_server_dispatch_finish_ts",
+        "request_finished_ts",
+        "decode_throughput",
+        "response_sent_to_client_ts",
+    ]
 
 
 def test_text_prompts_and_batches(server: Server) -> None:
     one = server.client.post("/generate", json={"text": "Once upon a time there was"}).json()
     assert one["meta_info"]["completion_tokens"] == 128
-    body = {"text": ["a b c d", "e f g h"], "sampling_params": {"max_new_tokens": 5}}
-    two = server.client.post("/generate", json=body).json()
+    batch = {"text": ["a b c d", "e f g h"], "sampling_params": {"max_new_tokens": 5}}
+    two = server.client.post("/generate", json=batch).json()
     assert [len(out["output_ids"]) for out in two] == [5, 5]
     done = server.client.post("/v1/completions", json={"prompt": "the quick", "max_tokens": 8})
     assert done.json()["usage"]["completion_tokens"] == 8
+    several: dict[str, Any] = {"prompt": ["the", "quick"], "max_tokens": 3, "echo": True}
+    choices = server.client.post("/v1/completions", json=several).json()["choices"]
+    assert [choice["text"][:3] for choice in choices] == ["the", "qui"]
+    body: dict[str, Any] = {"prompt": "the", "max_tokens": 40, "temperature": 0, "stream": True}
+    streamed = server.client.post("/v1/completions", json=body).text.split("\n\n")
+    assert streamed[-2:] == ["data: [DONE]", ""]
+    pieces = [json.loads(e.removeprefix("data: "))["choices"][0]["text"] for e in streamed[:-2]]
+    whole = server.client.post("/v1/completions", json={**body, "stream": False}).json()
+    assert "".join(pieces) == whole["choices"][0]["text"]
 
 
 # --- connections ---

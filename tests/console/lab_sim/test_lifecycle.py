@@ -338,6 +338,15 @@ def test_drains_that_never_end(tmp_path: Path) -> None:
             assert server.process.poll() is None
 
 
+def test_token_ids_of_another_vocabulary_take_the_server_down(tmp_path: Path) -> None:
+    with lab(tmp_path, "0.5.12") as made:
+        server = made.start().ready()
+        with pytest.raises(httpx.TransportError):
+            server.client.post("/generate", json={"input_ids": [1 << 30]})
+        assert server.exit(5) == -9
+        assert server.lines("Scheduler hit an exception")
+
+
 # --- killed, hung, stalled, slow, orphaned ---
 
 
