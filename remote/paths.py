@@ -76,6 +76,11 @@ class Workspace:
                 return said
         except (OSError, ValueError, LookupError, TypeError):
             pass
+        return self.fresh_socket
+
+    @property
+    def fresh_socket(self) -> Path:
+        """Where a first agent would listen now."""
         name = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:12]
         runtime = Path(f"/run/user/{os.getuid()}")
         base = runtime if runtime.is_dir() and os.access(runtime, os.W_OK) else None

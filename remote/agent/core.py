@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from remote import batches, host, samples, verdict
+from remote import answers, batches, host, samples, verdict
 from remote.agent import alerts, diff, epochs, logs, prune
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
@@ -32,6 +32,7 @@ from remote.protocol import (
     Get,
     Hello,
     HostState,
+    ReadAnswers,
     ReadBatches,
     ReadEvents,
     ReadHistory,
@@ -359,12 +360,30 @@ class Agent:
                 return Events(await self.journal.events(request.after, limit))
             case ReadBatches():
                 return await asyncio.to_thread(batches.count, self.run.output)
+            case ReadAnswers():
+                return await self._read_answers(request)
             case Shutdown():
                 self.emit("action", "the agent is asked to end", who=who)
                 self._end.set()
                 return Done("the agent ends; servers and run go on")
         assert not isinstance(request, READ_ONLY)
         return await self._actions.do(request, who)
+
+    async def _read_answers(self, request: ReadAnswers) -> Result:
+        limit = max(1, min(request.limit, 500))
+        try:
+            return await asyncio.to_thread(
+                answers.newest,
+                self.run.output,
+                request.kind,
+                limit,
+                request.grep,
+                request.outcome,
+            )
+        except OSError as error:
+            raise RequestError(f"{self.run.output}: {error.strerror}") from None
+        except re.error as error:
+            raise RequestError(f"grep {request.grep!r}: {error}") from None
 
     async def _read_log(self, request: ReadLog) -> Result:
         path = self.log_path(request.source)

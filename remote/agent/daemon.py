@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     workspace = Workspace(args.workspace.resolve())
     try:
         workspace.stoker.mkdir(parents=True, exist_ok=True)
+        socket = workspace.socket  # where the last agent listened: the run still looks there
         lock = take_lock(workspace)
     except OSError as error:
         print(f"{workspace.stoker}: {error.strerror or error}", file=sys.stderr)
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.pop("PYTHONSAFEPATH", None)  # ours alone: servers and run start their own way
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        return asyncio.run(_run(workspace, lock))
+        return asyncio.run(_run(workspace, lock, socket))
     finally:
         logging.shutdown()
 
@@ -87,14 +88,14 @@ def code_hash() -> str:
     return folder.name if folder.parent.name == "code" else "source"
 
 
-async def _run(workspace: Workspace, lock: int) -> int:
+async def _run(workspace: Workspace, lock: int, socket: Path) -> int:
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, signal.Signals(number).name, end)
     code = code_hash()
     agent = Agent(workspace, code=code, end=end)
-    server = Server(agent, workspace.socket)
+    server = Server(agent, socket)
     log.info("agent %s, pid %d, workspace %s", code, os.getpid(), workspace.root)
     try:
         await agent.open()
@@ -112,9 +113,8 @@ async def _run(workspace: Workspace, lock: int) -> int:
                     await end.wait()
             if not server.there and not end.is_set():
                 log.warning("%s is gone: listening anew", server.path)
-                with contextlib.suppress(OSError):
-                    await server.open()
-                    say_where(lock, code, server.path)
+                await _listen_anew(server, workspace)
+                say_where(lock, code, server.path)
             if work.done():
                 work.result()
     finally:
@@ -125,6 +125,18 @@ async def _run(workspace: Workspace, lock: int) -> int:
         await agent.close()
         log.info("agent ended; servers and run go on")
     return 0
+
+
+async def _listen_anew(server: Server, workspace: Workspace) -> None:
+    """At the same place, or where that is gone (``/run/user`` after the last logout) at another."""
+    for path in (server.path, workspace.fresh_socket):
+        server.path = path
+        try:
+            await server.open()
+        except OSError as error:
+            log.warning("%s: %s", path, error)
+        else:
+            return
 
 
 def _signalled(name: str, end: asyncio.Event) -> None:

@@ -287,7 +287,10 @@ class Server:
         self._inode = 0
 
     async def open(self) -> None:
-        """Bind, replacing what a dead agent left. Raises OSError with one line."""
+        """Bind, replacing what a dead agent left. May be called again when the socket's name is
+        gone: connections that are open stay. Raises OSError with one line."""
+        if self._server is not None:
+            self._server.close()
         _private(self.path.parent)
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         fresh.unlink(missing_ok=True)

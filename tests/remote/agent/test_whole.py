@@ -42,7 +42,7 @@ from remote.protocol import (
 )
 from tests.remote.agent.conftest import Agent, Link
 
-COUNT = 110
+COUNT = 260
 SECTIONS = [name for name in Picture.__struct_fields__ if name != "target"]
 FLAGS: Flags = {
     "mamba-scheduler-strategy": "extra_buffer",
