@@ -59,7 +59,7 @@ async def read(request: web.Request, line: int, name: str, *, strict: bool = Fal
     except json.JSONDecodeError as exc:
         at, said = exc.pos, exc.msg
     except UnicodeDecodeError:
-        raise BrokenError from None
+        raise BrokenError("UnicodeDecodeError: the body is not UTF-8") from None
     raise InvalidError(problem("json_invalid", (at,), "JSON decode error", {}, error=said))
 
 
@@ -71,7 +71,7 @@ async def read_object(
     if isinstance(body, dict):
         return body
     if strict:  # its own handling of the error fails
-        raise BrokenError
+        raise BrokenError("TypeError: the body is not an object")
     raise InvalidError(no_object((), body))
 
 

@@ -166,6 +166,7 @@ FRAMES: dict[str, tuple[tuple[str, str], ...]] = {
         ("server_args.py", "__post_init__"),
     ),
     "warmup": (("entrypoints/http_server.py", "_execute_server_warmup"),),
+    "http": (("entrypoints/http_server.py", "app"),),
 }
 
 

@@ -102,7 +102,7 @@ class Generation:
         _needs(body, "text", "reasoning_parser")
         parser = str(body["reasoning_parser"]).lower()
         if parser not in self._choices("reasoning_parser"):
-            raise BrokenError
+            raise BrokenError(f"ValueError: Unsupported model type: {parser}")
         reasoning, text = parsers.separate(str(body["text"]), thinking=parser in parsers.FORCED)
         return reply({"reasoning_text": reasoning, "text": text})
 
@@ -116,7 +116,7 @@ class Generation:
             raise InvalidError(*(missing(("tools", n, "function"), tools[n]) for n in wrong))
         parser = body.get("tool_call_parser")
         if parser not in self._choices("tool_call_parser"):
-            raise BrokenError
+            raise BrokenError(f"ValueError: Unsupported tool_call_parser: {parser}")
         text, found = parsers.calls(str(body["text"]), bodies.functions(tools), parser)
         return reply(
             {
@@ -239,8 +239,9 @@ class Generation:
         """``/generate``: text or ids in, text and ids out."""
         body = await read_object(request, 700, "generate_request")
         params = body.get("sampling_params") or {}
-        if not set(params) <= bodies.SAMPLING:
-            raise BrokenError
+        if unknown := sorted(set(params) - bodies.SAMPLING):
+            said = f"SamplingParams.__init__() got an unexpected keyword argument {unknown[0]!r}"
+            raise BrokenError(f"TypeError: {said}")
         try:
             prompts, batch = bodies.inputs(body)
             entries = await self._generating(body, prompts, params)

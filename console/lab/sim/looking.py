@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,10 +14,23 @@ from console.lab.sim import config as configs
 from console.lab.sim import log
 from console.lab.sim.core import Core
 from console.lab.sim.exchange import deprecated, reply
+from console.lab.sim.refusals import RefusedError
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 NOT_SECONDS = ("available", "graph_gb", "prefill_gb")
 """Members of the start's record that are sizes in GiB."""
+
+SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
+
+
+def _flat(load: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Numbers of a load with the names that the Prometheus form gives them."""
+    for name, value in load.items():
+        if isinstance(value, dict):
+            prefix = {"disaggregation": "disagg"}.get(name, name)
+            yield from ((f"{prefix}_{below}", number) for below, number in _flat(value))
+        elif isinstance(value, int | float) and name != "dp_rank":
+            yield name, value
 
 
 class Looking:
@@ -233,7 +247,9 @@ class Looking:
                 core.snapshot = self._load()
             load = core.snapshot
         core.metrics.loads.observe(time.monotonic() - began)
-        include = request.query.get("include", "all").split(",")
+        include = [part.strip() for part in request.query.get("include", "all").split(",")]
+        if self.config.new and (unknown := set(include) - SECTIONS):
+            raise RefusedError(f"Invalid include sections: {sorted(unknown)}", 400, "400")
         if "all" not in include:
             load = dict(load)
             for part, keys in (
@@ -247,11 +263,11 @@ class Looking:
         if request.query.get("format") == "prometheus":
             rank = "0" if self.config.new else "None"
             lines = []
-            for name, value in load.items():
-                if isinstance(value, int | float):
+            for name, value in _flat(load):
+                if not self.config.new:
                     lines.append(f"# HELP sglang_{name} {name.replace('_', ' ')}")
-                    lines.append(f"# TYPE sglang_{name} gauge")
-                    lines.append(f'sglang_{name}{{dp_rank="{rank}"}} {value}')
+                lines.append(f"# TYPE sglang_{name} gauge")
+                lines.append(f'sglang_{name}{{dp_rank="{rank}"}} {value}')
             return web.Response(
                 body=("\n".join(lines) + "\n").encode(), headers={"Content-Type": PROMETHEUS}
             )

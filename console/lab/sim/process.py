@@ -139,6 +139,7 @@ class Process:
         took = seconds * max(self.fault.slow, 0.01) / self.sim.speed
         while True:
             elapsed = time.monotonic() - began
+            self.reread_fault()
             if self.family is not None and (dead := self.family.dead()):
                 self.died_loading(dead[2])
             cause = self.due(phase, elapsed)

@@ -84,6 +84,7 @@ def set_fault(state_dir: Path, gpu: int, fault: Fault | None) -> None:
     ``None`` mends it (whatever the settings say).
     """
     state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / f"fault{gpu}.count").unlink(missing_ok=True)
     _replace(state_dir / f"fault{gpu}.json", msgspec.json.encode(fault or Fault()))
 
 

@@ -8,7 +8,7 @@ import os
 
 from aiohttp import web
 
-from console.lab.sim import log
+from console.lab.sim import failures, log
 from console.lab.sim.core import Core
 from console.lab.sim.exchange import Handler, error, read_object, reply
 from console.lab.sim.generation import Generation
@@ -122,7 +122,10 @@ class Face:
             line, name = request["endpoint"]
             said = text(exc.problems, line, name, method, path)
             response = error(said, 400, "Bad Request")
-        except BrokenError:
+        except BrokenError as exc:
+            log.uvicorn(
+                f"Exception in ASGI application\n{failures.traceback(str(exc), 'http')}", "ERROR"
+            )
             response = web.Response(status=500, text="Internal Server Error")
             response.force_close()
         except DroppedError:

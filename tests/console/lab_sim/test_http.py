@@ -114,6 +114,19 @@ def test_loads_have_the_shape_of_the_real_answer(both: Lab, server: Server) -> N
     assert shape(got) == expected
 
 
+def test_loads_in_parts_and_as_prometheus_text(both: Lab, server: Server) -> None:
+    core = server.client.get("/v1/loads?include=core").json()["loads"][0]
+    assert {"memory", "queues", "disaggregation"}.isdisjoint(core)
+    some = server.client.get("/v1/loads?include=core,queues").json()["loads"][0]
+    assert "queues" in some
+    text = server.client.get("/v1/loads?format=prometheus")
+    assert text.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    rank = "0" if is_new(both) else "None"
+    assert f'sglang_num_running_reqs{{dp_rank="{rank}"}} 0' in text.text
+    assert "sglang_memory_weight_gb{" in text.text
+    assert server.client.get("/v1/loads?include=x").status_code == (400 if is_new(both) else 200)
+
+
 def test_server_info_has_the_effective_numbers(both: Lab, server: Server) -> None:
     info = server.client.get("/server_info").json()
     state = info["internal_states"][0]
@@ -594,6 +607,7 @@ def test_refusals_that_were_seen_of_the_real_one(
         assert answer.text == "Internal Server Error"
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
         assert answer.headers["connection"] == "close"
+        server.logged(r"ERROR:    Exception in ASGI application")
         return
     got = answer.json()
     if kind:
