@@ -13,6 +13,7 @@ import os
 import sys
 from array import array
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,11 +51,11 @@ class Prompt(Struct):
         return None if raw is UNSET or bytes(raw) == b"null" else raw
 
 
-class _Message(Struct):
+class _Message(Struct, gc=False):
     role: str
 
 
-class _Checked(Struct):
+class _Checked(Struct, gc=False):
     """The same line, looked at closely enough to tell a broken one."""
 
     messages: list[_Message]
@@ -67,6 +68,7 @@ class _Checked(Struct):
 
 decode = msgspec.json.Decoder(Prompt).decode
 _check = msgspec.json.Decoder(_Checked).decode
+_check_lines = msgspec.json.Decoder(_Checked).decode_lines
 
 
 class _Head(Struct):
@@ -227,25 +229,11 @@ def _pass(
         if cut == 0 and len(data) > LONGEST:
             raise PromptsError(f"{path}: line {lines + 1} is over {LONGEST >> 20} MiB long")
         whole, rest = data[:cut], data[cut:]
-        starts = array("Q")
-        for number, line in enumerate(whole.splitlines(keepends=True) if cut else (), lines + 1):
-            try:
-                # bytes.splitlines also splits at a lone carriage return, which JSON text
-                # cannot hold inside a line that ends with a newline: such a piece is broken.
-                if line[-1:] != b"\n":
-                    raise PromptsError(f"{path}: line {number} holds a bare carriage return")
-                checked = _check(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise PromptsError(_broken(path, number, line, str(error))) from None
-            if not checked.messages:
-                raise PromptsError(_broken(path, number, line, "`messages` is empty"))
-            starts.append(offset)
-            offset += len(line)
-        try:
-            whole.decode()
-        except UnicodeDecodeError as error:
-            number = lines + 1 + whole[: error.start].count(b"\n")
-            raise PromptsError(_broken(path, number, b"", "not UTF-8")) from None
+        pieces = whole.splitlines(keepends=True)
+        if not _all_good(whole, len(pieces)):
+            _name_the_broken(path, pieces, lines)
+        starts = array("Q", accumulate(map(len, pieces), initial=offset))
+        offset = starts.pop()
         lines += len(starts)
         if sys.byteorder == "big":
             starts.byteswap()
@@ -274,7 +262,38 @@ def _pass(
     return head, shorter
 
 
+def _all_good(whole: bytes, count: int) -> bool:
+    """Whether each of ``count`` lines is a prompt, as fast as it can be told."""
+    try:
+        whole.decode()
+        checked = _check_lines(whole)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return len(checked) == count and all(row.messages for row in checked)
+
+
+def _name_the_broken(path: Path, pieces: list[bytes], before: int) -> None:
+    """Find the line that :func:`_all_good` did not like.
+
+    :raises PromptsError: which one and why.
+    """
+    for number, line in enumerate(pieces, before + 1):
+        try:
+            # bytes.splitlines also splits at a lone carriage return, which JSON text cannot
+            # hold inside a line that ends with a newline: such a piece is broken.
+            if line[-1:] != b"\n":
+                raise PromptsError(f"{path}: line {number} holds a bare carriage return")
+            line.decode()
+            checked = _check(line)
+        except UnicodeDecodeError:
+            raise PromptsError(_broken(path, number, b"x", "not UTF-8")) from None
+        except msgspec.DecodeError as error:
+            raise PromptsError(_broken(path, number, line, str(error))) from None
+        if not checked.messages:
+            raise PromptsError(_broken(path, number, line, "`messages` is empty"))
+
+
 def _broken(path: Path, number: int, line: bytes, why: str) -> str:
-    if line.strip() == b"" and why != "not UTF-8":
+    if not line.strip():
         why = "blank"
     return f'{path}: line {number}: {why}; every line is one JSON object with a "messages" list'
