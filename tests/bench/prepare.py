@@ -5,7 +5,8 @@
 One file of synthetic rows in six schemas; a tenth of it first, then all of it, so that what
 grows with the rows is told from what does not. ``conversion only`` leaves duplicates alone and
 keeps a thousand prompts: what ``datasets.map`` does with the same function, in the same
-processes. Memory is the sum over all processes of what each has to itself (USS).
+processes. Memory is the sum over all processes of what each has to itself (USS); CPU seconds
+are those of all processes, and say the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -74,15 +76,17 @@ class Measured:
     rows: int
     seconds: float
     rows_per_second: float
+    cpu_seconds: float
+    rows_per_cpu_second: float
     peak_mib: float
     prompts: int
     detail: str = ""
 
 
-def watch(command: list[str], folder: Path) -> tuple[float, float]:
-    """(seconds, peak MiB) of a command with all its children."""
+def watch(command: list[str], folder: Path) -> tuple[float, float, float]:
+    """(seconds, CPU seconds, peak MiB) of a command with all its children."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     log = folder / "bench.log"
     with log.open("wb") as out:
         running = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out)
@@ -98,7 +102,10 @@ def watch(command: list[str], folder: Path) -> tuple[float, float]:
             time.sleep(0.1)
     if running.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(command[:4])} failed:\n{log.read_text()[-2000:]}")
-    return time.monotonic() - began, peak / 2**20
+    seconds = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu, peak / 2**20
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
@@ -112,11 +119,12 @@ def prepare(folder: Path, what: str, rows: int, recipe: str, workers: int) -> Me
     """One build by a recipe over ``rows`` rows."""
     (folder / "recipe.toml").write_text(recipe)
     command = [sys.executable, "-m", "remote.prepare", "recipe.toml", "-o", "prompts.jsonl"]
-    seconds, peak = watch([*command, "--workers", str(workers)], folder)
+    seconds, cpu, peak = watch([*command, "--workers", str(workers)], folder)
     document = json.loads((folder / "prompts.manifest.json").read_text())
     (source,) = document["sources"]
     dropped = ", ".join(f"{cause} {n:,}" for cause, n in source["dropped"].items())
-    return Measured(what, rows, seconds, rows / seconds, peak, document["output"]["lines"], dropped)
+    prompts = document["output"]["lines"]
+    return Measured(what, rows, seconds, rows / seconds, cpu, rows / cpu, peak, prompts, dropped)
 
 
 def plain_map(folder: Path, path: Path, rows: int, workers: int) -> Measured:
@@ -124,10 +132,11 @@ def plain_map(folder: Path, path: Path, rows: int, workers: int) -> Measured:
     script = folder / "plain_map.py"
     script.write_text(MAP)
     out = folder / "mapped.jsonl"
-    seconds, peak = watch([sys.executable, str(script), str(path), str(workers), str(out)], folder)
+    command = [sys.executable, str(script), str(path), str(workers), str(out)]
+    seconds, cpu, peak = watch(command, folder)
     with out.open("rb") as file:
         prompts = sum(1 for _ in file)
-    return Measured("datasets.map", rows, seconds, rows / seconds, peak, prompts)
+    return Measured("datasets.map", rows, seconds, rows / seconds, cpu, rows / cpu, peak, prompts)
 
 
 def recipe(rows: int, level: str, quota: int) -> str:
@@ -191,7 +200,8 @@ def main() -> None:
 def _line(found: Measured) -> str:
     return (
         f"{found.what:16}  {found.rows:>9,} rows  {found.seconds:7.1f} s"
-        f"  {found.rows_per_second:8,.0f} rows/s  {found.peak_mib:7,.0f} MiB"
+        f"  {found.rows_per_second:8,.0f} rows/s  {found.rows_per_cpu_second:7,.0f} rows/CPU-s"
+        f"  {found.peak_mib:7,.0f} MiB"
         f"  {found.prompts:>9,} prompts"
     )
 
