@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[2]
+RUNS = ("conversion only", "datasets.map", "exact and near", "all kept")
 
 MAP = """
 import sys
@@ -152,6 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), metavar="RUN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     from tests.remote.prepare import synthetic
@@ -168,7 +170,7 @@ def main() -> None:
             for _ in range(tenth):
                 out.write(whole.readline())
         for count, file in ((tenth, few), (rows, path)):
-            for what in ("conversion only", "datasets.map", "exact and near", "all kept"):
+            for what in options.runs:
                 if what == "datasets.map":
                     found = plain_map(folder, file, count, options.workers)
                 else:
