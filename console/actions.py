@@ -95,6 +95,15 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "Look",
     ),
     Action(
+        "answers",
+        "Answers",
+        "Prompt, reasoning, answer and tools of what was written, newest or searched.",
+        ("a",),
+        "Look",
+        screens=frozenset({"run", "fleet"}),
+        footer=11,
+    ),
+    Action(
         "incident",
         "Pack a report",
         "State, events, flags, history and log ends as one file, secrets removed.",

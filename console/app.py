@@ -436,6 +436,10 @@ class StokerApp(App[None], inherit_bindings=False):
                 await self.go(name)
             case "since":
                 await self.tell_away(asked=True)
+            case "answers":
+                from console.screens.answers import AnswersScreen
+
+                await self.push_screen(AnswersScreen())
             case "incident":
                 self.spawn(self.pack_incident())
             case "help":

@@ -485,6 +485,15 @@ class ReadBatches(Struct, tag="batches", frozen=True):
     """What the batch files of the run's directory themselves say. → :class:`Batches`"""
 
 
+class ReadAnswers(Struct, tag="answers", frozen=True):
+    """Newest records of the run's directory, or those whose line matches. → :class:`Answers`"""
+
+    kind: Literal["done", "failed", "set_aside"] = "done"
+    limit: int = 50
+    grep: str = ""
+    outcome: str = ""
+
+
 class Subscribe(Struct, tag="subscribe", frozen=True):
     """What this connection wants pushed. Replaces the earlier subscription. → :class:`Done`
 
@@ -517,6 +526,7 @@ Request: TypeAlias = (
     | ReadHistory
     | ReadEvents
     | ReadBatches
+    | ReadAnswers
     | Subscribe
     | Shutdown
 )
@@ -527,6 +537,7 @@ READ_ONLY: tuple[type, ...] = (
     ReadHistory,
     ReadEvents,
     ReadBatches,
+    ReadAnswers,
     Subscribe,
 )
 """Requests that change nothing."""
@@ -596,7 +607,39 @@ class Batches(Struct, tag="batches", frozen=True):
     """Lines of ``.done_indices``."""
 
 
-Result: TypeAlias = Snapshot | Done | Plan | LogPart | History | Events | Batches
+class Answer(Struct, frozen=True):
+    """One record of the run, its texts cut to what a person reads."""
+
+    index: int
+    outcome: str = "ok"
+    source: str = ""
+    prompt: str = ""
+    """All messages, each with its role in front."""
+    reasoning: str = ""
+    content: str = ""
+    tool_calls: str = ""
+    """One call a line: name(arguments)."""
+    finish_reason: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    server: str = ""
+    epoch: int | None = None
+    attempts: int = 0
+    latency_s: float | None = None
+    finished_at: str = ""
+    reason: str = ""
+    """Why it was given up on."""
+
+
+class Answers(Struct, tag="answers", frozen=True):
+    """Records, newest first; not ``complete`` where there are or may be more."""
+
+    answers: list[Answer]
+    complete: bool = True
+
+
+Result: TypeAlias = Snapshot | Done | Plan | LogPart | History | Events | Batches | Answers
 
 
 # --- The envelope ---

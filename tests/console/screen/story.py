@@ -22,6 +22,8 @@ from console.model import Link
 from remote.protocol import (
     READ_ONLY,
     Alert,
+    Answer,
+    Answers,
     Done,
     Down,
     Epoch,
@@ -39,6 +41,7 @@ from remote.protocol import (
     Message,
     Plan,
     Progress,
+    ReadAnswers,
     ReadEvents,
     ReadHistory,
     ReadLog,
@@ -573,6 +576,23 @@ class Story:
                 return self.snapshot()
             case ReadHistory(since=since, until=until, points=points):
                 return self.history(since, until or self.now, min(points, 120))
+            case ReadAnswers(kind=kind, limit=limit, grep=grep):
+                found = [
+                    Answer(
+                        9_870 - n,
+                        "rejected" if kind == "failed" else "ok",
+                        "maths",
+                        "user: What is [bold]7[/] times 6?",
+                        "Seven sixes.",
+                        f"42, n {n} \x1b[2J",
+                        prompt_tokens=12,
+                        completion_tokens=9,
+                        server="http://127.0.0.1:30000",
+                        reason="too long" if kind == "failed" else "",
+                    )
+                    for n in range(40)
+                ]
+                return Answers([a for a in found if grep in a.content][:limit])
             case ReadEvents(after=after, limit=limit):
                 return Events([e for e in self.events if e.id > after][-limit:])
             case ReadLog(source=("run" | "agent") as source):

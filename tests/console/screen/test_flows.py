@@ -164,6 +164,25 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
         await one.until(lambda: "×1.95" not in one.screen())
 
 
+async def test_answers_are_looked_at_and_searched() -> None:
+    """Newest first, one in full, foreign text harmless."""
+    async with driven() as one:
+        await one.keys("g", "a")
+        await one.sees("9870 ok")
+        await one.keys("enter")
+        await one.sees("What is [bold]7[/] times 6?")
+        assert "42, n 0 ␛[2J" in one.screen()
+        await one.keys("escape", "slash")
+        await one.until(lambda: isinstance(one.app.focused, Input))
+        await one.write("n 17")
+        await one.keys("enter")
+        await one.until(lambda: "9853 ok" in one.screen() and "9870 ok" not in one.screen())
+        await one.keys("k")
+        await one.sees("too long")
+        await one.keys("escape")
+        await one.sees("Outcomes")
+
+
 async def test_an_earlier_epoch_is_a_starting_point() -> None:
     """Chosen in the table, its difference is what the dialog opens with."""
     async with driven() as one:

@@ -1,0 +1,201 @@
+"""A look at what the run has written: prompt, reasoning, answer, tools; newest or searched."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Literal
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.geometry import Size
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from console.text import duration, number, visible
+from console.widgets.paint import Line, Painted, Part, cut, pad
+from remote.protocol import Answer, Answers, ReadAnswers
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+KINDS: tuple[Literal["done", "failed", "set_aside"], ...] = ("done", "failed", "set_aside")
+OUTCOMES = ("", "ok", "length", "looped", "empty", "bad_tool_call")
+LIMIT = 100
+
+
+def one_line(answer: Answer, width: int) -> str:
+    """An answer in a list."""
+    said = answer.reason or answer.content or answer.tool_calls or "(neither text nor call)"
+    tokens = number(answer.completion_tokens)
+    head = f"{answer.index:>8} {pad(answer.outcome, 13)} {pad(answer.source, 10)} {tokens:>6} tok  "
+    return cut(head + visible(" ".join(said.split()), 400), max(20, width))
+
+
+def answer_lines(answer: Answer, width: int) -> list[Line]:
+    """One answer in full: numbers, then each text under its heading."""
+    facts: list[Part] = [
+        (f"prompt {answer.index:,}", "bold strong"),
+        (f"  {visible(answer.outcome)}", "good" if answer.outcome == "ok" else "warn"),
+        (f"  {visible(answer.finish_reason)}", "dim"),
+        (f"  {visible(answer.source)}", "text"),
+    ]
+    tokens = (
+        f"{number(answer.prompt_tokens)} in, {number(answer.completion_tokens)} out"
+        f" ({number(answer.reasoning_tokens)} of them reasoning)"
+    )
+    where = f"{answer.server}  epoch {number(answer.epoch)}  attempt {answer.attempts}"
+    lines: list[Line] = [
+        facts,
+        [(tokens, "text"), (f"  {duration(answer.latency_s)}  ", "dim"), (where, "dim")],
+        [(visible(answer.finished_at), "dim")],
+    ]
+    for heading, text, style in (
+        ("given up because", answer.reason, "bad"),
+        ("prompt", answer.prompt, "text"),
+        ("reasoning", answer.reasoning, "dim"),
+        ("answer", answer.content, "text"),
+        ("tool calls", answer.tool_calls, "info"),
+    ):
+        if not text:
+            continue
+        lines += [[], [(heading, "bold accent")]]
+        for row in text.split("\n"):
+            shown = visible(row, 20_000)
+            for part in textwrap.wrap(shown, max(20, width), drop_whitespace=False) or [""]:
+                lines.append([(part, style)])
+    return lines
+
+
+class AnswerText(Painted):
+    """The lines of one answer, as tall as they are."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """See :class:`Painted`."""
+        return answer_lines(self.answer, width)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """See :class:`textual.widget.Widget`."""
+        return len(answer_lines(self.answer, width))
+
+
+class AnswerScreen(ModalScreen[None]):
+    """One answer, scrolling."""
+
+    app: StokerApp
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def compose(self) -> ComposeResult:
+        """See :class:`ModalScreen`."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = f"Prompt {self.answer.index:,}"
+            box.border_subtitle = "Y copies the answer, esc closes"
+            with VerticalScroll():
+                yield AnswerText(self.answer)
+
+    def on_key(self, event: events.Key) -> None:
+        """Leave, copy, scroll."""
+        if event.key in ("escape", "q", "enter"):
+            event.stop()
+            self.dismiss(None)
+        elif event.key == "Y":
+            event.stop()
+            self.app.copy_to_clipboard(self.answer.content or self.answer.tool_calls)
+            self.app.say("copied")
+        elif event.key in ("j", "k"):
+            scroll = self.query_one(VerticalScroll)
+            scroll.scroll_relative(y=1 if event.key == "j" else -1, animate=False)
+
+
+class AnswersScreen(ModalScreen[None]):
+    """The list; enter opens one."""
+
+    app: StokerApp
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind = 0
+        self.outcome = 0
+        self.grep = ""
+        self.found: list[Answer] = []
+
+    def compose(self) -> ComposeResult:
+        """See :class:`ModalScreen`."""
+        with Vertical(classes="dialog wide"):
+            yield OptionList(id="answers", markup=False)
+            entry = Input(id="search", placeholder="regular expression over the records; enter")
+            entry.display = False
+            yield entry
+
+    def on_mount(self) -> None:
+        """The newest."""
+        self.query_one(OptionList).focus()
+        self.app.spawn(self.load())
+
+    async def load(self) -> None:
+        """Ask anew."""
+        box = self.query_one(".dialog")
+        kind, outcome = KINDS[self.kind], OUTCOMES[self.outcome]
+        words = [kind.replace("_", " ")]
+        words += [outcome] if outcome else []
+        words += [f"/{self.grep}/"] if self.grep else []
+        box.border_title = "Answers: " + ", ".join(words)
+        box.border_subtitle = "k kind   o outcome   / search   r again   enter opens   esc closes"
+        found = await self.app.ask(
+            ReadAnswers(kind=kind, limit=LIMIT, grep=self.grep, outcome=outcome), timeout=60
+        )
+        if not isinstance(found, Answers) or not self.is_attached:
+            return
+        self.found = found.answers
+        listed = self.query_one(OptionList)
+        width = max(40, listed.size.width - 4)
+        listed.clear_options()
+        listed.add_options(Option(one_line(a, width), id=f"a{n}") for n, a in enumerate(self.found))
+        if not self.found:
+            listed.add_option(Option("nothing of this kind", disabled=True))
+        else:
+            listed.highlighted = 0
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Open it."""
+        if event.option_index < len(self.found):
+            self.app.push_screen(AnswerScreen(self.found[event.option_index]))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Search."""
+        event.stop()
+        self.grep = event.value
+        event.input.display = bool(event.value)
+        self.query_one(OptionList).focus()
+        self.app.spawn(self.load())
+
+    def on_key(self, event: events.Key) -> None:
+        """The list's own keys."""
+        entry = self.query_one("#search", Input)
+        if event.key == "escape":
+            event.stop()
+            if entry.has_focus:
+                entry.display = bool(self.grep)
+                self.query_one(OptionList).focus()
+            else:
+                self.dismiss(None)
+            return
+        if entry.has_focus:
+            return
+        if event.key == "slash":
+            event.stop()
+            entry.display = True
+            self.call_after_refresh(entry.focus)
+        elif event.key in ("k", "o", "r"):
+            event.stop()
+            self.kind = (self.kind + (event.key == "k")) % len(KINDS)
+            self.outcome = (self.outcome + (event.key == "o")) % len(OUTCOMES)
+            self.app.spawn(self.load())
