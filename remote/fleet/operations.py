@@ -164,6 +164,11 @@ class Operations:
             return own
         return max(in_flight, own or 0)
 
+    async def _ask_loads(self, server: Server) -> None:
+        loads = await server.probe.loads()
+        if loads is not None:  # none also where a poll has the question open already
+            server.took_loads(loads, time.time())
+
     async def drain(self, server: Server, until: float) -> bool:
         """Nothing new to this server, then wait for what it has, ``until`` (Unix time) at most.
 
@@ -175,8 +180,7 @@ class Operations:
         began = time.time()
         server.status = "draining" if server.status == "ready" else server.status
         while server.alive:
-            asked = await server.probe.loads()
-            server.took_loads(asked, time.time())
+            await self._ask_loads(server)
             left = self.left(server)
             if left == 0 or (left is None and time.time() - began > 3 * self.timing.loads):
                 return left == 0
@@ -201,7 +205,7 @@ class Operations:
                 break
             await asyncio.sleep(0.1)
         if server.alive and server.status not in ("starting", "warming"):
-            server.took_loads(await server.probe.loads(), time.time())
+            await self._ask_loads(server)
             if (server.running or 0) + (server.queued or 0) > 0:
                 await server.probe.abort_all()
         return had

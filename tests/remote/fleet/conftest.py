@@ -176,6 +176,15 @@ class Site:
         )
 
 
+@pytest.fixture(autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled already, so that all servers of a test start together."""
+    cache = tmp_path_factory.getbasetemp() / "kernels"
+    cache.mkdir(exist_ok=True)
+    (cache / "kernel.so").touch()
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(cache))
+
+
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     package = tmp_path / "sglang"

@@ -18,6 +18,13 @@ def compiler(folder: Path) -> Path:
     return folder
 
 
+def write_cold(script: Path, site: Site) -> None:
+    """An env script that makes kernels be compiled, into a home that is empty yet."""
+    binaries = compiler(site.root / "bin")
+    home = site.root / "home"
+    script.write_text(f"unset TVM_FFI_CACHE_DIR\nHOME={home}\nPATH={binaries}:$PATH\n")
+
+
 def test_when_it_is_cold(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -36,7 +43,7 @@ def test_when_it_is_cold(tmp_path: Path) -> None:
 async def test_one_goes_ahead_and_the_other_follows(site: Site) -> None:
     (site.root / "home").mkdir()
     script = site.root / "env.sh"
-    script.write_text(f"HOME={site.root / 'home'}\nPATH={compiler(site.root / 'bin')}:$PATH\n")
+    write_cold(script, site)
     spec = msgspec.structs.replace(site.spec(fake_load=0.8), env_script=str(script))
     fleet = site.fleet(spec)
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
@@ -54,7 +61,7 @@ async def test_one_goes_ahead_and_the_other_follows(site: Site) -> None:
 async def test_nobody_follows_one_that_fails(site: Site) -> None:
     (site.root / "home").mkdir()
     script = site.root / "env.sh"
-    script.write_text(f"HOME={site.root / 'home'}\nPATH={compiler(site.root / 'bin')}:$PATH\n")
+    write_cold(script, site)
     spec = msgspec.structs.replace(site.spec(fake_die="weights"), env_script=str(script))
     fleet = site.fleet(spec)
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
