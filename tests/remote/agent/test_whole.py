@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket as sockets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from console.lab import prompts, venv
+from console.lab import ports, prompts, venv
 from console.lab.sim import model
 from console.lab.sim.settings import SimSettings
 from remote.agent.diff import Picture
@@ -103,28 +102,28 @@ class Site:
         self.link = await Link.open(await self.agent.ready())
 
 
-def free_port() -> int:
-    with sockets.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 async def site(agent: Agent, tmp_path: Path) -> AsyncIterator[Site]:
+    async for made in site_of(agent, tmp_path, gpus=1, count=COUNT):
+        yield made
+
+
+async def site_of(agent: Agent, tmp_path: Path, *, gpus: int, count: int) -> AsyncIterator[Site]:
+    """A workspace with simulated servers' Python and ``count`` prompts, and its agent."""
     model.write(tmp_path / "model")
     (tmp_path / "cards").mkdir()
     settings = SimSettings(state_dir=str(tmp_path / "cards"), speed=40, transient_errors=0.0)
     python = venv.make(tmp_path / "sglang", "0.5.12", settings)
     root = agent.workspace.root
-    prompts.write(root / "prompts.jsonl", prompts.expand(prompts.shipped(), COUNT))
+    prompts.write(root / "prompts.jsonl", prompts.expand(prompts.shipped(), count))
     spec = TargetSpec(
         name="site",
         workspace=str(root),
         python=str(python),
         fleet=FleetSpec(
             model=str(tmp_path / "model"),
-            gpus=1,
-            base_port=free_port(),
+            gpus=gpus,
+            base_port=ports.free_range(gpus),
             drain_seconds=20,
             flags=FLAGS,
         ),
