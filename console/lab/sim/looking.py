@@ -249,7 +249,8 @@ class Looking:
         core.metrics.loads.observe(time.monotonic() - began)
         include = [part.strip() for part in request.query.get("include", "all").split(",")]
         if self.config.new and (unknown := set(include) - SECTIONS):
-            raise RefusedError(f"Invalid include sections: {sorted(unknown)}", 400, "400")
+            said = f"Invalid include sections: {unknown}. Valid options: {sorted(SECTIONS)}"
+            raise RefusedError(said, 400, "400")
         if "all" not in include:
             load = dict(load)
             for part, keys in (

@@ -34,8 +34,9 @@ def gone(family: list[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family)
 
 
-def long_chat(server: Server, **more: Any) -> dict[str, Any]:
-    return server.chat(max_tokens=25_000, ignore_eos=True, **more)
+def long_chat(server: Server, tokens: int = 100_000, **more: Any) -> dict[str, Any]:
+    """An answer that outlives its test (eleven seconds), or ends in a few with less tokens."""
+    return server.chat(max_tokens=tokens, ignore_eos=True, **more)
 
 
 # --- starting ---
@@ -352,13 +353,10 @@ def test_token_ids_of_another_vocabulary_take_the_server_down(tmp_path: Path) ->
 
 def test_a_kill_resets_what_is_in_flight_and_leaves_nothing(tmp_path: Path) -> None:
     with lab(tmp_path, "0.5.12") as made, ThreadPoolExecutor() as pool:
-        servers = [made.start(gpu=n) for n in range(3)]
-        family = []
-        running = []
+        servers = [made.start(gpu=n).ready() for n in range(3)]
+        family = [child for server in servers for child in server.children().values()]
+        running = [pool.submit(long_chat, server) for server in servers]
         for server in servers:
-            server.ready()
-            family += list(server.children().values())
-            running.append(pool.submit(long_chat, server))
             server.running()
         killed, crashed, quit_ = servers
         killed.process.send_signal(KILL)
@@ -388,7 +386,7 @@ def test_a_stopped_scheduler_hangs_what_asks_it_and_recovers(each: Lab) -> None:
     patience = {"SGLANG_HEALTH_CHECK_TIMEOUT": "4"}
     server = each.start(enable_metrics=True, environ=patience).ready()
     with ThreadPoolExecutor() as pool:
-        running = pool.submit(long_chat, server)
+        running = pool.submit(long_chat, server, 25_000)
         server.running()
         used = server.load()["num_used_tokens"]
         server.children()["sglang::scheduler"].send_signal(STOP)
@@ -417,7 +415,7 @@ def test_hung_stalled_and_slow_servers_are_three_different_things(tmp_path: Path
         for server in (hung, stalled, slow):
             server.ready()
         lost = pool.submit(long_chat, hung)
-        kept = pool.submit(long_chat, stalled)
+        kept = pool.submit(long_chat, stalled, 25_000)
         late = pool.submit(long_chat, slow)
         for server in (hung, stalled, slow):
             server.running()
