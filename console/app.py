@@ -149,6 +149,8 @@ class StokerApp(App[None], inherit_bindings=False):
         self._seen = self._prefs.seen.get(name)
         """Where things stood when this target was last looked at."""
         self._greeted = False
+        self._played = 0.0
+        self._reading = False
 
     # --- life ---
 
@@ -236,13 +238,23 @@ class StokerApp(App[None], inherit_bindings=False):
                 self._greeted = True
                 if self.replay is None and away.worth_telling(self._seen, self.state):
                     self.spawn(self.tell_away(asked=False))
-            self.recent.add(self.state)
-            if self.pan == 0:
-                self.window.add(self.state)
+            self._keep_past(message)
         if isinstance(message, Snapshot | Happened):
             self._soon()
         if isinstance(message, Happened):
             self._react(message)
+
+    def _keep_past(self, snapshot: Snapshot) -> None:
+        """What is now becomes what was; a recording that is played fast is read instead."""
+        if self.replay is not None:
+            if snapshot.time != self._played and not self._reading:
+                self._played = snapshot.time
+                self._reading = True
+                self.spawn(self._past())
+            return
+        self.recent.add(self.state)
+        if self.pan == 0:
+            self.window.add(self.state)
 
     def _react(self, message: Happened) -> None:
         event = message.event
@@ -272,10 +284,14 @@ class StokerApp(App[None], inherit_bindings=False):
 
     async def _past(self) -> None:
         """Fill cards and chart with what was before this console."""
-        recent = await self.ask(ReadHistory(self.now_there() - RECENT_S, None, 150), quiet=True)
-        if isinstance(recent, History):
-            self.recent.load(recent)
-        await self.load_window()
+        since = (self.state.time or self.now()) - RECENT_S
+        try:
+            recent = await self.ask(ReadHistory(since, None, 150), quiet=True)
+            if isinstance(recent, History):
+                self.recent.load(recent)
+            await self.load_window()
+        finally:
+            self._reading = False
 
     async def load_window(self) -> None:
         """Load the chart's window anew."""
@@ -286,10 +302,6 @@ class StokerApp(App[None], inherit_bindings=False):
         if isinstance(found, History) and trend is self.window:
             trend.load(found)
             self._soon()
-
-    def now_there(self) -> float:
-        """The agent's clock now."""
-        return model.agent_now(self.state, self.now())
 
     def window_end(self) -> float:
         """Where the chart's window ends, on the agent's clock; the last data when that is old."""

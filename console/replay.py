@@ -38,7 +38,7 @@ from remote.protocol import (
 SPEEDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 1800.0)
 """Recorded seconds a second."""
 
-TICK_S: Final = 0.5
+TICK_S: Final = 1.0
 
 
 class Recorded(Protocol):

@@ -11,9 +11,9 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -110,6 +110,7 @@ class Client:
         """Set while no attempt is under way: connected, or waiting after a failure."""
         self._error: LinkError | None = None
         self._closing = asyncio.Event()
+        self._again = asyncio.Event()
 
     # --- what the console does ---
 
@@ -121,7 +122,7 @@ class Client:
                 began = time.monotonic()
                 self._settled.clear()
                 try:
-                    await self._session()
+                    await self._until_closed(self._session())
                     error = LinkError(f"{self.target.name}: the link was lost", "lost")
                 except LinkError as caught:
                     error = caught
@@ -140,9 +141,10 @@ class Client:
                 attempt += 1
                 failed = error.kind in ("refused", "undeployed") or self.agent is None
                 self._tell("failed" if failed else "reconnecting", str(error))
+                self._again.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
-                        await self._closing.wait()
+                        await self._again.wait()
         finally:
             self._closing.set()
             self._error = LinkError(f"{self.target.name}: the link is closed", "lost")
@@ -150,6 +152,18 @@ class Client:
             self._fail_calls()
             await self._let_go(everything=True)
             self._tell("closed", "closed")
+
+    async def _until_closed(self, session: Coroutine[Any, Any, None]) -> None:
+        work = asyncio.ensure_future(session)
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait([work, closing], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            for task in (work, closing):
+                task.cancel()
+            await asyncio.gather(work, closing, return_exceptions=True)
 
     async def call(self, request: Request, timeout: float = 30) -> Result:
         """Have a request done. Raises LinkError: when it was refused, when there is no link (after
@@ -191,6 +205,11 @@ class Client:
     async def close(self) -> None:
         """End the link; :meth:`run` returns."""
         self._closing.set()
+        self._again.set()
+
+    def retry(self) -> None:
+        """Try again now instead of after the pause: something was mended, a deploy say."""
+        self._again.set()
 
     # --- one session ---
 
@@ -213,7 +232,6 @@ class Client:
         work = [
             asyncio.ensure_future(self._read(process, lines)),
             asyncio.ensure_future(self._beat(process)),
-            asyncio.ensure_future(self._closing.wait()),
         ]
         try:
             done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)

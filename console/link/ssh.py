@@ -219,8 +219,8 @@ async def _reach(
         raise _host_key_error(options, known, client, str(error)) from None
     except asyncssh.PermissionDenied as error:
         raise AuthError(
-            f"{place} refused the login of {options.username} ({error.reason}): check the key with "
-            f"`ssh {where}`, or add it with `ssh-copy-id {where}`",
+            f"{place} refused the login of {options.username} ({error.reason}): is the key loaded "
+            f"(`ssh-add -l`)? Check with `ssh {where}`, or add it with `ssh-copy-id {where}`",
             "refused",
         ) from None
     except TimeoutError:

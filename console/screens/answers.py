@@ -63,7 +63,7 @@ def answer_lines(answer: Answer, width: int) -> list[Line]:
         lines += [[], [(heading, "bold accent")]]
         for row in text.split("\n"):
             shown = visible(row, 20_000)
-            for part in textwrap.wrap(shown, max(20, width), drop_whitespace=False) or [""]:
+            for part in textwrap.wrap(shown, max(20, width)) or [""]:
                 lines.append([(part, style)])
     return lines
 

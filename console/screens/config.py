@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -127,6 +128,8 @@ class FlagsNow(Painted):
         info = next(iter(state.infos.values()), None)
         version = f"SGLang {info.sglang}" if info is not None and info.sglang else ""
         model_name = state.target.fleet.model if state.target is not None else ""
+        if model_name.startswith("/"):
+            model_name = PurePosixPath(model_name).name  # a folder's name says enough
         title = spread(
             [("Flags", "bold text"), (f"  {visible(cut(model_name, 60))}", "dim")],
             [(version, "dim")],

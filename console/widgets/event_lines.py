@@ -12,6 +12,9 @@ from remote.protocol import Event
 if TYPE_CHECKING:
     from console.app import StokerApp
 
+ELSEWHERE = frozenset({"swap.step", "action.done"})
+"""Kinds that the fleet screen shows in another place, as they happen."""
+
 LEVEL = {"info": ("·", "dim"), "warning": ("▲", "warn"), "error": ("✖", "bad")}
 
 
@@ -33,7 +36,13 @@ def tail_lines(found: Sequence[Event], width: int, height: int) -> list[Line]:
     """The newest events that fit, newest at the bottom."""
     if not found:
         return [[("no events yet", "dim")]]
-    return [event_line(e, width, kind=width >= 110) for e in found[-height:]]
+    told: list[Event] = []
+    for event in reversed(found):
+        if event.kind not in ELSEWHERE:
+            told.append(event)
+            if len(told) == height:
+                break
+    return [event_line(e, width, kind=width >= 110) for e in reversed(told)]
 
 
 class EventTail(Painted):

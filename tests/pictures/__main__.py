@@ -124,6 +124,13 @@ async def _walk(camera: Camera) -> None:
     began = app.state.epochs[-1].since
     await camera.until(lambda: app.state.verdict is not None and app.state.verdict.time > began)
     await camera.take("after")
+    for name, key in (("config", "c"), ("run", "g"), ("events", "e")):
+        await pilot.press(key)
+        await pilot.pause(2)
+        await camera.take(name)
+    await pilot.press("g", "a")
+    await camera.until(lambda: bool(getattr(app.screen, "found", None)))
+    await camera.take("answers")
 
 
 async def story_pictures(folder: Path) -> None:
