@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,15 +59,14 @@ def process(pid: int) -> Process | None:
         return None
 
 
-def table() -> dict[int, Process]:
-    """All processes that can be seen, by pid, from one pass over the system's table."""
+def table(pids: Iterable[int] | None = None) -> dict[int, Process]:
+    """All processes that can be seen, by pid; or only these, which costs a thousandth."""
     if not _LINUX:
         return {p.pid: p for p in _from_ps(["-A"])}
-    found: dict[int, Process] = {}
-    for name in os.listdir(_PROC):  # noqa: PTH208 -- a thousand names each second: no Path objects
-        if name.isdigit() and (one := process(int(name))) is not None:
-            found[one.pid] = one
-    return found
+    if pids is None:
+        # A thousand names at once: no Path objects.
+        pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]  # noqa: PTH208
+    return {pid: one for pid in pids if (one := process(pid)) is not None}
 
 
 def birth(pid: int) -> str | None:

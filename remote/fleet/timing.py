@@ -10,7 +10,9 @@ class Timing:
     """All in seconds."""
 
     tick: float = 1.0
-    """Process tree and log."""
+    """Known processes and log."""
+    table: float = 5.0
+    """The whole process table, for members that have come."""
     loads: float = 3.0
     metrics: float = 3.0
     info: float = 60.0

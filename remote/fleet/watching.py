@@ -40,6 +40,7 @@ class Watch:
         self._timing = timing
         self._proofs: dict[int, asyncio.Task[None]] = {}
         self._polls: dict[int, asyncio.Task[None]] = {}
+        self._next_table = 0.0
 
     async def go(self) -> None:
         """For ever."""
@@ -79,10 +80,16 @@ class Watch:
         if not servers:
             return
 
+        whole = time.monotonic() >= self._next_table
+        if whole:
+            self._next_table = time.monotonic() + self._timing.table
+        known = {p.pid for s in servers for p in s.tree}
+        known |= {s.main.pid for s in servers if s.main is not None}
+
         def read() -> dict[int, Process]:
             for server in servers:
                 server.read_log()
-            return identity.table()
+            return identity.table(None if whole else known)
 
         table = await asyncio.to_thread(read)
         for server in servers:

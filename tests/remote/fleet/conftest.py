@@ -22,6 +22,7 @@ from remote.protocol import Epoch, Flags, FleetSpec, TargetSpec
 
 FAST = Timing(
     tick=0.1,
+    table=0.5,
     loads=0.2,
     metrics=0.2,
     info=2.0,
