@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from console import flags
-from console.actions import ACTIONS, BY_NAME, command_line, danger
+from console.actions import ACTIONS, BY_NAME, command_line, danger, key_name
 from remote.protocol import READ_ONLY, TargetSpec
 
 SPEC = TargetSpec(name="t", workspace="/w")
@@ -136,3 +137,11 @@ def test_edits_apply() -> None:
     """Changed, added, taken out."""
     after = flags.apply(dict(CURRENT), {"mem-fraction-static": 0.9, "enable-metrics": None, "x": 1})
     assert after == {"mem-fraction-static": 0.9, "x": 1}
+
+
+def test_the_documentation_names_every_key() -> None:
+    """The table of console/docs/console.md is the registry's."""
+    text = (Path(__file__).parents[3] / "console" / "docs" / "console.md").read_text("utf-8")
+    for action in ACTIONS:
+        keys = " ".join(f"`{key_name(key)}`" for key in action.keys)
+        assert f"| {keys} | {action.title} | {action.help}" in text, action.name
