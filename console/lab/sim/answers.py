@@ -168,16 +168,18 @@ def compose(prompt: Sequence[int], variant: int, style: Style) -> Plan:
         total = 1 << 17
     opening = _piece(f"{OPENINGS[variant]} {_topic(style.words, rng)}.")
     pieces: list[Piece] = []
-    share = rng.uniform(0.45, 0.8) if style.thinking else 0.0
+    calls = bool(style.tools) and (
+        style.must_call or rng.random() < (0.25 if style.after_tool else 0.88)
+    )
+    share = rng.uniform(0.45, 0.8)
+    if calls or style.schema is not None:
+        share = 0.97  # the answer itself is short, so it was thought over at length
     sentences = bank()
     if style.thinking:
         pieces.append(opening)
         used = len(opening.ids) + len(_think_end().ids)
         pieces += _fill(sentences.thoughts, sentences.thought_heads, total * share - used, rng)
         pieces.append(_think_end())
-    calls = bool(style.tools) and (
-        style.must_call or rng.random() < (0.25 if style.after_tool else 0.88)
-    )
     if calls:
         if not style.thinking:
             pieces += [opening, _piece("\n\n")]
