@@ -307,20 +307,39 @@ class Stream:
     def work(self, source: int, part: str, resume: tuple[int, Any] | None) -> Iterator[Work]:
         """Pieces of :data:`ROWS` rows; ``resume`` is (number, state) of the first one wanted.
 
-        Raises:
-            PrepareError: the stream breaks off.
-        """
-        pa = need("pyarrow")
+        A stream that breaks off is taken up again where it was, some times.
 
+        Raises:
+            PrepareError: it breaks off again and again.
+        """
+        tries = 0
+        while True:
+            number = resume[0] if resume is not None else 0
+            try:
+                for work in self._pieces(source, part, resume):
+                    yield work
+                    number = work.number + 1
+                    if work.state is not None:
+                        resume, tries = (number, work.state), 0
+            except Exception as error:
+                tries += 1
+                if tries == TRIES or not self._streams:
+                    raise PrepareError(
+                        f"source {self._source.name}: {self._source.hub} breaks off near row"
+                        f" {number * ROWS}: {_line(error)}; the same command goes on from there"
+                    ) from error
+                time.sleep(0.5 * 2**tries)
+            else:
+                return
+
+    def _pieces(self, source: int, part: str, resume: tuple[int, Any] | None) -> Iterator[Work]:
+        pa = need("pyarrow")
         data = self._data.with_format("arrow")
-        number, row = 0, 0
+        number = 0
         if resume is not None and self._streams:
             number, state = resume
-            row = number * ROWS
             data.load_state_dict(state)
         limit = self._source.limit
-        pending: list[Any] = []
-        size = 0
 
         def piece(table: Any, state: Any) -> Work:
             sink = io.BytesIO()
@@ -332,33 +351,29 @@ class Stream:
                 "arrow",
                 segments=[("", 0, sink.getvalue())],
                 part=part,
-                first=row,
-                limit=None if limit is None else max(0, limit - row),
+                first=number * ROWS,
+                limit=None if limit is None else max(0, limit - number * ROWS),
                 state=state,
                 bytes=table.num_rows,
             )
 
-        try:
-            for table in data.iter(batch_size=ROWS):
-                pending.append(table)
-                size += table.num_rows
-                if size < ROWS:
-                    continue
-                whole = pa.concat_tables(pending)
-                state = data.state_dict() if self._streams and size == ROWS else None
-                while whole.num_rows >= ROWS:
-                    yield piece(whole.slice(0, ROWS), state)
-                    whole = whole.slice(ROWS)
-                    number, row = number + 1, row + ROWS
-                    if limit is not None and row >= limit:
-                        return
-                pending, size = ([whole], whole.num_rows) if whole.num_rows else ([], 0)
-            if size:
-                yield piece(pa.concat_tables(pending), None)
-        except PrepareError:
-            raise
-        except Exception as error:
-            raise PrepareError(
-                f"source {self._source.name}: {self._source.hub} breaks off near row {row}:"
-                f" {_line(error)}; the same command goes on from there"
-            ) from error
+        pending: list[Any] = []
+        size = 0
+        for table in data.iter(batch_size=ROWS):
+            pending.append(table)
+            size += table.num_rows
+            if size < ROWS:
+                continue
+            whole = pa.concat_tables(pending)
+            # A state says where the stream stands, which is where this piece ends only if
+            # nothing is left over.
+            state = data.state_dict() if self._streams and size == ROWS else None
+            while whole.num_rows >= ROWS:
+                yield piece(whole.slice(0, ROWS), state)
+                whole = whole.slice(ROWS)
+                number += 1
+                if limit is not None and number * ROWS >= limit:
+                    return
+            pending, size = ([whole], whole.num_rows) if whole.num_rows else ([], 0)
+        if size:
+            yield piece(pa.concat_tables(pending), None)

@@ -226,6 +226,18 @@ def test_a_stream_that_breaks_off_goes_on_where_it_was(prepare: Prepare, hub: Hu
     assert prepare.output.read_bytes() == whole
 
 
+def test_a_stream_that_stumbles_is_taken_up_again(prepare: Prepare, hub: Hub) -> None:
+    repo = hub.repos["open/quays"]
+    recipe = source("open/quays", f'revision = "{repo.sha}"\nquota = 400')
+    assert prepare(recipe).returncode == 0
+    whole = prepare.output.read_bytes()
+    hub.garble = 1
+    done = prepare(recipe)
+    assert hub.garble == 0, "the file was not read"
+    assert done.returncode == 0, done.stderr
+    assert prepare.output.read_bytes() == whole
+
+
 def test_without_network_what_is_cached_works(
     prepare: Prepare, folder: Path, tmp_path: Path, hub: Hub
 ) -> None:
