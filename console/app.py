@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from console import away, clipboard, model, prefs, themes
 from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
+from console.config import ConfigError
 from console.feed import Connect, Feed, FeedError, connect_agent
 from console.replay import Recorded, ReplayFeed
 from console.screens.base import StokerScreen
@@ -92,6 +95,17 @@ class Actions(Provider):
         return do
 
 
+class MistakeError(Exception):
+    """An error of ours that ends the app, told in one line instead of a page of local values."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"stoker: {type(error).__name__}: {error} (a mistake of ours)")
+        self.__cause__ = error
+
+    def __rich__(self) -> Text:
+        return Text(" ".join(str(self).split()) + "; --debug shows where")
+
+
 class StokerApp(App[None], inherit_bindings=False):
     """The console on one target."""
 
@@ -121,11 +135,13 @@ class StokerApp(App[None], inherit_bindings=False):
         theme: str = "",
         remember: bool = True,
         strict: bool = False,
+        tracebacks: bool = False,
     ) -> None:
         super().__init__()
         self.target_name = name
         self.strict = strict
         """Whether a part that cannot be painted ends the app: for tests."""
+        self.tracebacks = tracebacks
         self.read_only_asked = read_only
         self.state = model.State()
         self.recent = model.Trend(RECENT_S, 150)
@@ -215,6 +231,11 @@ class StokerApp(App[None], inherit_bindings=False):
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def _handle_exception(self, error: Exception) -> None:
+        """A mistake ends the app; secrets could stand among the locals that Textual prints."""
+        own = error if self.tracebacks or isinstance(error, MistakeError) else MistakeError(error)
+        super()._handle_exception(own)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -678,17 +699,35 @@ class StokerApp(App[None], inherit_bindings=False):
 
 
 def run_console(
-    settings: Settings | None, target: Target, *, read_only: bool = False, theme: str = ""
-) -> None:
-    """The console on ``target``, until the operator leaves it."""
+    settings: Settings | None,
+    target: Target,
+    *,
+    read_only: bool = False,
+    theme: str = "",
+    debug: bool = False,
+) -> int:
+    """The console on ``target``, until the operator leaves it; the exit status."""
     del settings  # other targets can be reached from here once there is a screen for it
+    check_terminal()
     app = StokerApp(
         connect_agent(target),
         name=target.name,
         read_only=read_only or target.read_only,
         theme=theme,
+        tracebacks=debug,
     )
     app.run()
+    return app.return_code or 0
+
+
+def check_terminal() -> None:
+    """Raise ConfigError where there is no terminal: the screen would wait for one for ever."""
+    # The screen is painted on standard error's terminal and read from standard input's.
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(
+            "the console needs a terminal; without one, `stoker status`, `stoker logs -f` "
+            "and `stoker lab --headless` say what it shows"
+        )
 
 
 def run_replay(recorded: Recorded, name: str, *, theme: str = "") -> None:

@@ -237,8 +237,7 @@ def _console(options: argparse.Namespace) -> int:
     target = settings.target(options.target)
     from console.app import run_console
 
-    run_console(settings, target, read_only=options.read_only or target.read_only)
-    return 0
+    return run_console(settings, target, read_only=options.read_only, debug=options.debug)
 
 
 def _lab(options: argparse.Namespace) -> int:

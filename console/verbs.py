@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -135,14 +136,15 @@ async def logs(
 ) -> int:
     """``stoker logs``: the last lines of a server, of the run or of the agent; or follow them."""
     source = f"gpu{server}" if server.isdigit() else server
+    try:
+        wanted = re.compile(grep)
+    except re.error as error:
+        raise VerbError(f"--grep {grep}: not a regular expression: {error}") from None
     async with session(target) as here:
         part = await here.call(ReadLog(source=source, lines=count, grep=grep))
         assert isinstance(part, LogPart)
         _print_log(part, as_json=as_json)
         if follow:
-            import re
-
-            wanted = re.compile(grep)
 
             def more(part: LogPart) -> None:
                 if part.skipped:
@@ -280,7 +282,12 @@ async def restart(
         )
 
     async with session(target) as here:
-        plan = await here.call(request(dry=True), timeout=180)
+        try:
+            plan = await here.call(request(dry=True), timeout=180)
+        except LinkError as error:
+            if error.kind == "refused" and (set_flags or unset_flags):
+                raise VerbError(str(error)) from None
+            raise
         assert isinstance(plan, Plan)
         if as_json and dry_run:
             import msgspec
@@ -322,6 +329,7 @@ def plan_lines(plan: Plan) -> list[str]:
     lines = list(plan.diff) or ["no flag changes: a plain restart"]
     if plan.predicted_max_running is not None:
         lines.append(f"predicted: {plan.predicted_max_running} running requests a server")
+    lines += [f"cost: {cost}" for cost in plan.costs]
     return lines + [f"warning: {warning}" for warning in plan.warnings]
 
 
@@ -392,10 +400,15 @@ def check_prompts(path: Path) -> None:
                 raise VerbError(f"{path}:{number}: not JSON: {error}; mend or remove it") from None
             if not isinstance(row, dict) or not isinstance(row.get("messages"), list):
                 raise VerbError(f"{path}:{number}: a JSON object with `messages` is needed")
+            if not row["messages"]:
+                raise VerbError(f"{path}:{number}: `messages` is empty; remove the line")
     if last == b"\n":
         raise VerbError(f"{path}: no prompts in it")
     if not last.endswith(b"\n"):
-        raise VerbError(f"{path}: the last line has no newline: is the file whole?")
+        raise VerbError(
+            f"{path}: the last line has no newline: is the file whole? If so, "
+            f"`echo >> {path}` ends it"
+        )
 
 
 def _pushed(path: Path) -> Callable[[int, int], None] | None:

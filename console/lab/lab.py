@@ -450,6 +450,8 @@ def command(options: argparse.Namespace) -> int:
         folder=options.dir,
         keep=options.headless,
     )
+    if options.headless and options.serve:
+        raise LabError("--headless and --serve: one of the two")
     _check(asked)
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _leave)
@@ -459,7 +461,7 @@ def command(options: argparse.Namespace) -> int:
         return asyncio.run(headless.run(asked))
     if options.serve:
         return asyncio.run(_serve(asked))
-    return _console(asked)
+    return _console(asked, debug=options.debug)
 
 
 def _leave(number: int, _: object) -> None:
@@ -476,27 +478,29 @@ def _check(options: Options) -> None:
         raise LabError(f"--count {options.count}: at least 1 is needed")
 
 
-def _console(options: Options) -> int:
-    from console.app import run_console
+def _console(options: Options, *, debug: bool) -> int:
+    from console.app import check_terminal, run_console
     from console.lab import job
     from console.link.deploy import deploy
 
     def say(text: str) -> None:
         print(text, flush=True)
 
+    check_terminal()
     lab = Lab(options, say)
+    status = 1
     try:
         asyncio.run(lab.up())
         say(f"the lab is up in {lab.folder} (simulated hardware)")
         say(asyncio.run(deploy(lab.target)))
         job.go_on(lab)
-        run_console(lab.settings, lab.target)
+        status = run_console(lab.settings, lab.target, debug=debug)
     finally:
         say("ending the lab and all that was started in it")
         asyncio.run(lab.down())
         if options.folder is not None:
             say(f"kept: {lab.folder}")
-    return 0
+    return status
 
 
 async def _serve(options: Options) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState
+from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState, Swap
 
 WARM_S = 10.0
 """A server counts towards its epoch only once it has been busy for so long."""
@@ -25,6 +25,17 @@ def current(infos: Iterable[ServerInfo], epochs: Mapping[int, Epoch]) -> Epoch |
         most = max(counts.values())
         return epochs[max(e for e, n in counts.items() if n == most and e is not None)]
     return epochs[max(epochs)] if epochs else None
+
+
+def before(now: Epoch | None, epochs: Mapping[int, Epoch], swaps: Iterable[Swap]) -> list[Epoch]:
+    """Epochs that one can go back to from ``now``: older, with other flags, and not one whose
+    swap failed or was taken back."""
+    unfit = {s.to_epoch for s in swaps if s.state in ("failed", "rolled back")}
+    return [
+        e
+        for e in epochs.values()
+        if e.id not in unfit and (now is None or (e.id < now.id and e.flags != now.flags))
+    ]
 
 
 def changed(flags: Flags, set_flags: Flags, unset_flags: Iterable[str]) -> Flags:

@@ -109,9 +109,10 @@ def test_mistakes_are_one_line(
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ('{"messages":[]}\n{"messages":[}\n', ":2: not JSON"),
-        ('{"messages":[]}\n[1]\n', ":2: a JSON object with `messages`"),
-        ('{"messages":[]}', "no newline"),
+        ('{"messages":[{}]}\n{"messages":[}\n', ":2: not JSON"),
+        ('{"messages":[{}]}\n[1]\n', ":2: a JSON object with `messages`"),
+        ('{"messages":[{}]}', "no newline"),
+        ('{"messages":[]}\n', ":1: .messages. is empty"),
         ("", "no prompts in it"),
     ],
 )

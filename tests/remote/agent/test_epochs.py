@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from remote.agent import epochs
-from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState, ServerWork
+from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState, ServerWork, Swap
 
 FLAGS: Flags = {"mem-fraction-static": 0.85, "enable-metrics": True}
 KNOWN = {1: Epoch(1, 0.0, FLAGS), 2: Epoch(2, 1.0, {"mem-fraction-static": 0.9})}
@@ -28,6 +28,17 @@ def test_the_present_epoch_is_that_of_most_servers() -> None:
     assert epochs.current(half_way, KNOWN) == KNOWN[1]
     assert epochs.current([info(0, None, pid=None)], KNOWN) == KNOWN[2]
     assert epochs.current([], {}) is None
+
+
+def test_one_goes_back_to_flags_that_worked() -> None:
+    bad: Flags = {"mem-fraction-static": 0.3}
+    good: Flags = {"mem-fraction-static": 0.9}
+    known = {**KNOWN, 2: Epoch(2, 1.0, bad), 3: Epoch(3, 2.0, good)}
+    failed = Swap(1, "rolling", [0], 1, 2, "me", 1.0, state="rolled back")
+    done = Swap(2, "rolling", [0], 1, 3, "me", 2.0, state="done")
+    assert epochs.before(known[3], known, [failed, done]) == [known[1]]
+    assert epochs.before(known[1], known, [failed, done]) == []
+    assert epochs.before(None, known, [failed, done]) == [known[1], known[3]]
 
 
 def test_delta_leads_from_one_to_the_other() -> None:
