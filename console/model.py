@@ -48,6 +48,9 @@ MAX_EVENTS: Final = 2000
 MAX_LINES: Final = 5000
 """Newest lines kept of each log."""
 
+MAX_CHARS: Final = 4 << 20
+"""Characters kept of each log, however long its lines are."""
+
 STALE_S: Final = 5.0
 """Snapshots come once a second; after this long without one the data is shown as old."""
 
@@ -73,7 +76,9 @@ class LogRing:
     """
 
     def __init__(self, limit: int = MAX_LINES) -> None:
-        self._lines: deque[str] = deque(maxlen=limit)
+        self._lines: deque[str] = deque()
+        self._limit = limit
+        self._chars = 0
         self.end = 0
         self.version = 0
         self.skipped = 0
@@ -106,8 +111,11 @@ class LogRing:
     def append(self, line: str) -> None:
         """One more line."""
         self._lines.append(line)
+        self._chars += len(line)
         self.end += 1
         self.version += 1
+        while len(self._lines) > self._limit or self._chars > MAX_CHARS:
+            self._chars -= len(self._lines.popleft())
 
     def since(self, number: int) -> tuple[int, list[str]]:
         """Lines from ``number`` on that are still held, and the number of the first of them."""

@@ -22,7 +22,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from console.model import MAX_LINES
+from console.model import MAX_CHARS, MAX_LINES
 from console.text import plain, visible
 from console.widgets.paint import Line, Palette
 
@@ -96,6 +96,7 @@ class Pane(Widget, can_focus=True):
         super().__init__(id=id)
         self._style_of = style_of
         self._limit = limit
+        self._chars = 0
         self._lines: deque[tuple[int, str]] = deque(maxlen=limit)
         self._filter = Filter()
         self._top = 0
@@ -139,6 +140,11 @@ class Pane(Widget, can_focus=True):
             return len(fresh)
         short = len(self._lines) < self.rows
         self._lines.extend(fresh)
+        self._chars += sum(len(line) for _, line in fresh)
+        if self._chars > 2 * MAX_CHARS:  # what fell out at the limit of lines was never taken off
+            self._chars = sum(len(line) for _, line in self._lines)
+            while self._chars > MAX_CHARS and self.following:
+                self._chars -= len(self._lines.popleft()[1])
         if self.following or short:
             self.refresh()
         return len(fresh)

@@ -60,7 +60,7 @@ def test_a_short_absence_is_not_worth_a_panel() -> None:
 
 async def until(pilot: Pilot[None], true: object) -> None:
     """Wait for a condition."""
-    for _ in range(500):
+    for _ in range(2_000):
         if true():  # type: ignore[operator]
             return
         await pilot.pause(0.02)

@@ -126,6 +126,16 @@ def test_logs_are_rings_with_lasting_numbers() -> None:
     assert ring.since(ring.end) == (ring.end, [])
 
 
+def test_rings_are_bounded_in_characters_too() -> None:
+    """Five thousand lines of a megabyte would be the end of a laptop."""
+    ring = model.LogRing()
+    for number in range(100):
+        ring.append(str(number) * 200_000)
+    assert ring.end == 100
+    assert sum(map(len, ring.since(0)[1])) <= model.MAX_CHARS
+    assert ring.since(0)[1][-1].startswith("99")
+
+
 def test_gaps_and_rotation_are_said() -> None:
     """Nothing is dropped in silence."""
     state = reduce(State(), part("a"), NOW)

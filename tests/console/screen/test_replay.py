@@ -102,7 +102,7 @@ async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
                 return "\n".join(strip.text for strip in strips)
 
             async def until(text: str) -> None:
-                for _ in range(500):
+                for _ in range(2_000):
                     if text in screen():
                         return
                     await pilot.pause(0.02)
