@@ -186,4 +186,5 @@ def check_limits(sockets: int) -> None:
                 f"{sockets} requests at once need {need} open files, the limit is {hard}; raise "
                 "it (ulimit -n) or lower --concurrency"
             )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+        most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(need, most), hard))

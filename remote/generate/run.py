@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ TICK_S = 0.25
 POLL_S = 3.0
 RUN_FILE_S = 30.0
 """How often the session's end in ``run.json`` is renewed."""
+USUAL_ANSWER = 8000
+"""Bytes of a record besides its prompt, until this run has shown its own."""
 UPLOAD_S = 600.0
 """How long uploads may go on after the last prompt."""
 LEAVE_S = 10.0
@@ -137,11 +140,11 @@ class Run:
                 self._spawn(agentlink.follow(self.settings.agent, self._heard))
             dispatcher.take_back(self._opened.recovered.pending)
             await self._check_all()
-            self._announce()
-            self._started = True
-            self._may_send()
-            self._spawn(self._tick_for_ever())
-            dispatcher.pump()
+            if not self._over.is_set():
+                self._announce()
+                self._started = True
+                self._may_send()
+                dispatcher.pump()
             await self._over.wait()
         finally:
             code = await self._end()
@@ -152,8 +155,13 @@ class Run:
         dispatcher = self._dispatcher
         wanted = [s for s in dispatcher.servers.values() if s.dispatch == "run"]
         trials = [self._spawn(dispatcher.try_out(server)) for server in wanted]
+        self._spawn(self._tick_for_ever())
         if trials:
-            await asyncio.wait(trials, timeout=CHECK_S + 2)
+            checked = asyncio.ensure_future(asyncio.wait(trials, timeout=CHECK_S + 2))
+            left = asyncio.ensure_future(self._over.wait())
+            await asyncio.wait((checked, left), return_when=asyncio.FIRST_COMPLETED)
+            checked.cancel()
+            left.cancel()
 
     def _announce(self) -> None:
         servers = self._dispatcher.servers.values()
@@ -172,8 +180,28 @@ class Run:
         for server in servers:
             if server.breaker.is_open and server.dispatch == "run":
                 say(f"Port {port(server.url)}: not ready: {server.problem or 'no answer yet'}")
+        if short := self._short_of_disk():
+            say(short)
         if not healthy:
             say("no server answers: start them (stoker up); waiting for them")
+
+    def _short_of_disk(self) -> str:
+        """A word before the start where the answers will not fit the disk; empty where they do."""
+        accounts = self._accounts
+        if self.settings.delete_uploaded or not accounts.remaining:
+            return ""
+        records = sum(batch.records for batch in accounts.batches.values())
+        if records >= layout.BATCH:
+            each = sum(batch.bytes for batch in accounts.batches.values()) / records
+        else:
+            each = self._opened.prompts.entry.bytes / accounts.total + USUAL_ANSWER
+        need, free = each * accounts.remaining, shutil.disk_usage(self._folder).free
+        if need <= free:
+            return ""
+        return (
+            f"the disk has {free / 1e9:.1f} GB left, the remaining {accounts.remaining:,} records "
+            f"need about {need / 1e9:.1f} GB: make room, or use --delete-uploaded with --s3"
+        )
 
     def _asked_to_leave(self) -> None:
         self._leave += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterable
@@ -26,7 +27,8 @@ class Show:
         ended = progress.completed + progress.failed + progress.set_aside
         if self._terminal:
             text = f"\r{bar(ended, progress.total, 24)} {one_line(progress)}\x1b[K"
-            print(text, end="", flush=True)
+            with contextlib.suppress(OSError):
+                print(text, end="", flush=True)
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + LOG_S
             say(one_line(progress))
@@ -75,5 +77,6 @@ def port(url: str) -> int:
 
 
 def say(text: str) -> None:
-    """A line for people, at once."""
-    print(text, flush=True)
+    """A line for people, at once; where nobody listens any more the run goes on."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
