@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from remote import samples
-from remote.protocol import Epoch, Event, Flags, History, Swap
+from remote.protocol import Epoch, Event, History, Swap
 from remote.samples import Sample
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Journal:
         self.problem = ""
         self.epochs: dict[int, Epoch] = {}
         self.swaps: dict[int, Swap] = {}
-        self._configured: Flags | None = None
+        self._notes: dict[str, bytes] = {}
         self.recent: deque[Event] = deque(maxlen=RING)
         self.dropped = 0
         self._on_problem = on_problem
@@ -138,18 +138,21 @@ class Journal:
             )
         )
 
-    @property
-    def configured(self) -> Flags | None:
-        """The configuration file's flags as the last epoch found them; None before the first."""
-        return self._configured
-
-    @configured.setter
-    def configured(self, flags: Flags) -> None:
-        if flags == self._configured:
+    def note(self, name: str, value: Any) -> None:
+        """Keep one small value under a name, for the next agent."""
+        data = msgspec.json.encode(value)
+        if self._notes.get(name) == data:
             return
-        self._configured = flags
-        row = ("configured", msgspec.json.encode(flags).decode())
+        self._notes[name] = data
+        row = (name, data.decode())
         self._submit(lambda db: db.execute("INSERT OR REPLACE INTO notes VALUES (?,?)", row))
+
+    def noted(self, name: str, kind: Any) -> Any:
+        """The value kept under a name, None where there is none that fits ``kind``."""
+        try:
+            return msgspec.json.decode(self._notes[name], type=kind)
+        except (KeyError, msgspec.DecodeError):
+            return None
 
     def next_epoch(self, seen: Iterable[int] = ()) -> int:
         """An id that no epoch had; ``seen`` are those known from elsewhere."""
@@ -271,9 +274,8 @@ class Journal:
         for (data,) in db.execute("SELECT data FROM swaps ORDER BY id DESC LIMIT 50"):
             swap = msgspec.json.decode(data, type=Swap)
             self.swaps.setdefault(swap.id, swap)
-        note = db.execute("SELECT data FROM notes WHERE name='configured'").fetchone()
-        if note and self._configured is None:
-            self._configured = msgspec.json.decode(note[0], type=Flags)
+        for name, data in db.execute("SELECT name, data FROM notes"):
+            self._notes.setdefault(name, data.encode())
         action = db.execute("SELECT max(id) FROM actions").fetchone()[0] or 0
         self._last_action = max(self._last_action, action)
         if not self._samples:

@@ -42,6 +42,8 @@ from remote.protocol import (
 )
 from remote.verdict import expected_tokens
 
+CONFIGURED = "configured"
+"""Under this name the journal keeps the configuration's flags as the last epoch found them."""
 SOON_S = 2.0
 """What fails within this time is refused; what does not is under way."""
 
@@ -153,14 +155,12 @@ class Actions:
         fleet = await self._owner.fleet(request.spec)
         known = self._owner.journal.epochs
         now = epochs.current(fleet.infos(), known)
-        earlier = [
-            e for e in known.values() if now is None or (e.id < now.id and e.flags != now.flags)
-        ]
+        earlier = epochs.before(now, known, self._owner.journal.swaps.values())
         if request.epoch is not None and request.epoch not in known:
             ids = ", ".join(map(str, sorted(known))) or "none"
             raise RequestError(f"there is no epoch {request.epoch}; there is: {ids}")
         if request.epoch is None and not earlier:
-            raise RequestError("there is no earlier epoch with other flags to go back to")
+            raise RequestError("there is no earlier epoch with other flags that worked, to go back to")
         target = known[request.epoch] if request.epoch is not None else max(earlier, key=_id)
         why = f"rollback to epoch {target.id}"
         return await self._swap(fleet, target.flags, request.strategy, None, who, why)
@@ -254,6 +254,7 @@ class Actions:
 
         self._owner.judge_not()
         done = self.swap = await fleet.swap(swap, old=old, new=new, save=save)
+        await self.tell_run()
         if done.state == "done" and self._owner.run.alive:
             self._owner.judge_soon("swap", old)
         return f"swap {done.id} {done.state}" + (f": {done.text}" if done.text else "")
@@ -284,7 +285,7 @@ class Actions:
 
         text = await self._go("run start", who, work, wait=60.0)
         epoch = epochs.current(fleet.infos(), self._owner.journal.epochs)
-        await self._tell_run(epoch)
+        await self.tell_run()
         self._owner.judge_soon("start", epoch)
         return Done(text)
 
@@ -328,7 +329,7 @@ class Actions:
         changed since, which then says what is wanted."""
         now = epochs.current(fleet.infos(), self._owner.journal.epochs)
         spec = self._known_spec()
-        said = self._owner.journal.configured
+        said = self._owner.journal.noted(CONFIGURED, Flags)
         if now is None or (said is not None and said != spec.fleet.flags):
             return spec.fleet.flags
         return now.flags
@@ -336,26 +337,33 @@ class Actions:
     def _epoch_for(self, flags: Flags, who: str, why: str, *, always: bool = False) -> Epoch:
         """The newest epoch where it has these very flags, else a new one."""
         journal = self._owner.journal
-        journal.configured = self._known_spec().fleet.flags
+        journal.note(CONFIGURED, self._known_spec().fleet.flags)
         newest = journal.epochs.get(max(journal.epochs, default=0))
         if newest is not None and newest.flags == flags and not always:
             return newest
         seen = [s.epoch for s in self._owner.run.control.servers if s.epoch is not None]
         epoch = Epoch(id=journal.next_epoch(seen), since=time.time(), flags=flags, who=who, why=why)
         journal.put_epoch(epoch)
-        if self._owner.run.output.is_dir():
-            task = asyncio.create_task(self._tell_run(epoch))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+        task = asyncio.create_task(self.tell_run())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
         return epoch
 
-    async def _tell_run(self, epoch: Epoch | None) -> None:
-        """Note the epoch in the run directory, unless it stands there with these numbers."""
+    async def tell_run(self) -> None:
+        """Note in the run directory what its epochs gave, and those that it has not heard of.
+
+        Of an id that stands there twice the last line holds.
+        """
         path = self._owner.run.output / layout.EPOCHS
+        known = dict(self._owner.journal.epochs)
 
         def note() -> None:
-            if epoch is not None and epochs.read(path).get(epoch.id) != epoch:
-                epochs.append(path, epoch)
+            if not path.parent.is_dir():
+                return
+            there = epochs.read(path)
+            for number, epoch in sorted(known.items()):
+                if there.get(number) != epoch:
+                    epochs.append(path, epoch)
 
         try:
             await asyncio.to_thread(note)

@@ -56,6 +56,8 @@ KEEP_EPOCH_S = 30.0
 """How often an epoch's growing numbers are written down."""
 VERDICT_RAMP_S, VERDICT_S = 10.0, 45.0
 """After the first token: when servers count as filled, and when the verdict is given."""
+VERDICT = "verdict"
+"""The name under which the journal keeps the last one."""
 VERDICT_LEAST = 5
 """Seconds of numbers without which a run that has ended gets no verdict."""
 
@@ -91,6 +93,7 @@ class Agent:
     async def open(self) -> None:
         """Read back what the last agent left, and find what still runs."""
         await self.journal.open()
+        self._verdict = self.journal.noted(VERDICT, Verdict)
         self.emit("agent.started", f"agent {self.code[:12]} started, pid {os.getpid()}")
         spec = await asyncio.to_thread(read_spec, self.workspace.spec)
         if spec is not None:
@@ -112,6 +115,7 @@ class Agent:
         for epoch in self.journal.epochs.values():
             if epoch.id in self._epochs_kept:
                 self.journal.put_epoch(epoch)
+        await self._actions.tell_run()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -201,7 +205,10 @@ class Agent:
             host.host, self.workspace.root, simulated=self._simulated
         )
         if self._fleet is not None:
+            was = self.run.alive
             await self.run.look()
+            if was and not self.run.alive:
+                await self._actions.tell_run()
         seen = self._compose(now)
         self._count(seen.infos, seen.servers, now, seconds)
         self._judge(seen.infos, seen.servers, now)
@@ -291,6 +298,7 @@ class Agent:
             now=round(now, 3),
             eta_hours_over=self.spec.alerts.eta_hours_over,
         )
+        self.journal.note(VERDICT, self._verdict)
         level = "warning" if self._verdict.good is False else "info"
         self.emit("verdict", f"after {minute.why}: {self._verdict.text}", level=level)
 

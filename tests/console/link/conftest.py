@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -96,7 +97,8 @@ def target(workspace: Workspace) -> Target:
 
 
 def agent_pid(workspace: Workspace) -> int:
-    """Pid of the workspace's agent."""
-    import json
-
-    return int(json.loads(workspace.agent_lock.read_bytes())["pid"])
+    """Pid of the workspace's agent; 0 while one is coming up."""
+    try:
+        return int(json.loads(workspace.agent_lock.read_bytes())["pid"])
+    except ValueError:
+        return 0
