@@ -178,10 +178,13 @@ def _target(path: Path, name: str, data: dict[str, Any], raw: object) -> Target:
     )
     _check(where, spec)
     ssh_config = _text(where, table, "ssh_config")
+    own = path.parent / Path(ssh_config).expanduser() if ssh_config else None
+    if own is not None and not own.is_file():
+        raise ConfigError(f"{where}.ssh_config: {own}: no such file")
     return Target(
         name=name,
         ssh=_text(where, table, "ssh"),
-        ssh_config=(path.parent / Path(ssh_config).expanduser()) if ssh_config else None,
+        ssh_config=own,
         hop=_hop(where, table),
         agent_python=_text(where, table, "agent_python"),
         read_only=_flag(where, table, "read_only"),
@@ -190,6 +193,10 @@ def _target(path: Path, name: str, data: dict[str, Any], raw: object) -> Target:
 
 
 def _check(where: str, spec: TargetSpec) -> None:
+    for name in ("workspace", "python", "env_script", "credentials_file"):
+        # A remote shell of another locale would read other bytes.
+        if not getattr(spec, name).isascii():
+            raise ConfigError(f"{where}.{name}: plain ASCII is needed on the way to a container")
     if not 1 <= spec.fleet.gpus <= 64:
         raise ConfigError(f"{where}.fleet.gpus = {spec.fleet.gpus}: 1 to 64 are possible")
     if not 1024 <= spec.fleet.base_port <= 65535 - spec.fleet.gpus:

@@ -109,7 +109,7 @@ async def status(target: Target, *, as_json: bool) -> int:
             assert isinstance(batches, Batches)
             document = report.document(target.name, here.state, batches)
     except LinkError as error:
-        if as_json:
+        if as_json and error.kind != "refused":
             print(json.dumps(report.unreachable(target.name, time.time(), str(error))))
             return 3
         raise
@@ -232,9 +232,15 @@ async def wait_up(here: Session, gpus: list[int] | None) -> int:
     for gpu in wanted:
         server = here.state.servers[gpu]
         if server.state != "ready":
-            cause = server.cause or f"see its log: stoker logs {gpu}"
+            cause = server.cause or _last_error(here) or f"see its log: stoker logs {gpu}"
             say(f"gpu {gpu}: {server.state}: {cause}")
     return status
+
+
+def _last_error(here: Session) -> str:
+    """The newest thing that went wrong, where events are followed."""
+    errors = [event.text for event in here.state.events if event.level == "error"]
+    return errors[-1] if errors else ""
 
 
 async def down(target: Target, gpus: list[int] | None, *, yes: bool) -> int:

@@ -432,7 +432,7 @@ class S3Source:
 
 def _bucket(manifest: dict[str, dict[str, Any]], source: S3Source, report: Report) -> None:
     import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     client = boto3.session.Session().client("s3", endpoint_url=source.endpoint_url or None)
     report.in_bucket = 0
@@ -446,6 +446,10 @@ def _bucket(manifest: dict[str, dict[str, Any]], source: S3Source, report: Repor
             digest = hashlib.sha256()
             for block in body.iter_chunks(1 << 20):
                 digest.update(block)
+        except NoCredentialsError:
+            raise CannotVerifyError(
+                "S3: no credentials here: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            ) from None
         except (ClientError, BotoCoreError, KeyError) as error:
             report.violation("not in the bucket", f"{name}: {place}: {error}")
             continue

@@ -31,7 +31,7 @@ async def begin(lab: Lab, say: Callable[[str], None]) -> None:
 async def start(lab: Lab, say: Callable[[str], None]) -> int:
     """Once every server is ready or has failed, start the run; 1 where none is ready."""
     async with session(lab.target) as here:
-        await here.follow()
+        await here.follow(events_after=0)
         await wait_up(here, None)
         servers = here.state.servers.values()
         if not any(server.state == "ready" for server in servers):

@@ -180,6 +180,11 @@ class Lab:
         self.settings: Settings = config.load(self.toml)
         self.target: Target = self.settings.target(None)
 
+    def dead(self) -> str | None:
+        """The name of a service that has ended by itself."""
+        gone = (s.name for s in self._services if s.process.poll() is not None)
+        return next(gone, None)
+
     def cut(self) -> None:
         """Drop every SSH connection at once; what runs in the container is told nothing."""
         for service in self._services:
@@ -513,7 +518,12 @@ async def _serve(options: Options) -> int:
             "Ctrl-C ends it and everything that was started in it.",
             flush=True,
         )
-        await interrupted()
+        until = asyncio.create_task(interrupted())
+        while not until.done():
+            if (dead := lab.dead()) is not None:
+                until.cancel()
+                raise LabError(f"the lab's {dead} has died: start the lab again")
+            await asyncio.wait([until], timeout=1)
     return 0
 
 
