@@ -100,7 +100,10 @@ class Sshd:
     def cut(self) -> None:
         """Kill every connection's process: the client sees its connection go."""
         for session in self.sessions():
-            for process in (*session.children(), session):
+            below: list[psutil.Process] = []
+            with contextlib.suppress(psutil.NoSuchProcess):
+                below = session.children()
+            for process in (*below, session):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if process.name().startswith("sshd"):
                         process.send_signal(signal.SIGKILL)
