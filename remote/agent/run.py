@@ -377,6 +377,8 @@ class Run:
         self._revived.clear()
         self.take(spec)
         await self.look(quiet=True)
+        if self._alive and not self.foreign and self._control.dispatch in ("drain", "stop"):
+            raise RequestError(self._leaving())
         if self._alive:
             whose = f"pid {self.pid}" if self.pid else "not started by Stoker"
             raise RequestError(f"a run is at work already ({whose}): stop it first")
@@ -479,6 +481,10 @@ class Run:
             raise RequestError(
                 f"this run (pid {self.pid}) was not started by Stoker: it is only watched"
             )
+        if do in ("pause", "resume") and self._control.dispatch in ("drain", "stop"):
+            raise RequestError(self._leaving())
+        if do == "resume" and self._control.dispatch == "run" and concurrency is None:
+            return "the run is not paused: it goes on"
         order: Literal["run", "pause", "drain", "stop"] = "run" if do == "resume" else do
         fields: dict[str, Any] = {"dispatch": order, "seal": seal}
         if concurrency is not None:
@@ -491,6 +497,11 @@ class Run:
             "drain": "draining: what is in flight may end, then the run leaves",
             "stop": "stopping: what is in flight is ended and will be sent again",
         }[do]
+
+    def _leaving(self) -> str:
+        """What a run that was told to leave answers to other orders."""
+        count = self.progress.in_flight if self.progress else 0
+        return f"the run is stopping, {count} in flight: start it again once it has ended"
 
     def close(self) -> None:
         """Leave it as it is; the next agent looks after it."""
