@@ -322,6 +322,15 @@ ACTIONS: Final[tuple[Action, ...]] = (
         footer=5,
     ),
     Action(
+        "logs.merge",
+        "Merge",
+        "All logs in one, by time; again: side by side.",
+        ("M",),
+        "Logs",
+        screens=_LOGS,
+        footer=9,
+    ),
+    Action(
         "logs.time",
         "Go to a time",
         "Show every pane from a time on, from the files themselves.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,9 @@ def log_style(line: str) -> str:
         return "good"
     return "text"
 
+
+BAR = "│"
+"""Between a line of the merged view and where it is from."""
 
 PANES = (1, 2, 4, 8)
 
@@ -257,8 +261,9 @@ class LogPane(Pane):
     def to_time(self, when: str) -> None:
         """Put the first line at or after a time on top."""
         for place, line in self._lines:
-            at = stamp([line])
+            at = stamp([line.partition(BAR)[2] if isinstance(self, MergedPane) else line])
             if at is not None and at >= when:
+                self.hold()
                 self._top = place
                 self.refresh()
                 return
@@ -279,6 +284,64 @@ class LogPane(Pane):
             self.loading = False
 
 
+class MergedPane(LogPane):
+    """Every log in one, by time; each line begins with where it is from."""
+
+    def __init__(self, wanted: Callable[[], list[str]]) -> None:
+        super().__init__("all")
+        self._style_of = lambda line: log_style(line.partition(BAR)[2])
+        self._wanted = wanted
+        self._from: dict[str, int] = {}
+        self._at: dict[str, str] = {}
+
+    def text_of(self, raw: str) -> str:
+        """See :class:`Pane`."""
+        label, bar, line = raw.partition(BAR)
+        return f"{label}{bar}{super().text_of(line)}"
+
+    def _fresh(self, state: model.State) -> list[str]:
+        """New lines of all logs in the order of their times; one without a time stays behind the
+        one before it."""
+        found: list[tuple[str, str]] = []
+        for source in self._wanted():
+            ring = state.logs.get(source)
+            if ring is None:
+                continue
+            _, lines = ring.since(self._from.get(source, 0))
+            self._from[source] = ring.end
+            label = source.removeprefix("gpu")
+            for line in lines:
+                at = stamp([line]) or self._at.get(source, "")
+                self._at[source] = at
+                found.append((at, f"{label:>5}{BAR}{line}"))
+        found.sort(key=lambda one: one[0])
+        return [line for _, line in found]
+
+    def pull(self, state: model.State) -> None:
+        """See :class:`LogPane`."""
+        if fresh := self._fresh(state):
+            start, self.seen = self.seen, self.seen + len(fresh)
+            self.add(zip(range(start, self.seen), fresh, strict=True))
+
+    def reload(self, state: model.State, wanted: Filter) -> None:
+        """See :class:`LogPane`."""
+        self._from, self._at = {}, {}
+        fresh = self._fresh(state)
+        self.seen = len(fresh)
+        self.set_filter(wanted, enumerate(fresh))
+
+    def wants_before(self) -> None:
+        """See :class:`Pane`: files are paged one at a time."""
+        self.app.say("one log at a time goes further back: M, then choose it")
+
+    def wants_after(self) -> bool:
+        """See :class:`Pane`."""
+        return False
+
+    async def go_to(self, offset: int) -> None:
+        """Stays with what is held."""
+
+
 class LogsScreen(StokerScreen):
     """One to eight panes."""
 
@@ -289,6 +352,7 @@ class LogsScreen(StokerScreen):
         self.panes = 8
         self.first = 0
         self.filter_text = ""
+        self.merged = False
         self.quiet = 1
         """0 every line, 1 without health checks and pollers, 2 without any access line."""
         self._layout: tuple[object, ...] = ()
@@ -304,6 +368,8 @@ class LogsScreen(StokerScreen):
     def sources(self) -> list[str]:
         """Those shown now."""
         found = self.everything
+        if self.merged:
+            return found
         if self.app.focus_gpu is not None:
             return [f"gpu{self.app.focus_gpu}"]
         if not found:
@@ -342,7 +408,7 @@ class LogsScreen(StokerScreen):
 
     def lay_out(self) -> None:
         """Panes for the sources that are wanted now."""
-        wanted = self.sources
+        wanted = ["all"] if self.merged else self.sources
         width, height = self.size
         if not width or not wanted:
             return
@@ -356,7 +422,10 @@ class LogsScreen(StokerScreen):
         box.styles.grid_size_columns = columns
         box.styles.grid_size_rows = rows
         if changed:
-            panes = [LogPane(source) for source in wanted]
+            panes = [
+                MergedPane(lambda: self.everything) if source == "all" else LogPane(source)
+                for source in wanted
+            ]
             with self.app.batch_update():
                 box.remove_children()
                 box.mount_all(panes)
@@ -429,6 +498,8 @@ class LogsScreen(StokerScreen):
                 self.app.push_screen(
                     AskLine("Show every pane from a time on", "17:05 or 17:05:30"), self.jump
                 )
+            case "logs.merge":
+                self.merged = not self.merged
             case "logs.save":
                 self.save()
             case "logs.copy":
@@ -469,6 +540,9 @@ class LogsScreen(StokerScreen):
             return
 
         async def one(pane: LogPane) -> None:
+            if isinstance(pane, MergedPane):
+                pane.to_time(when)
+                return
             offset = await seek(self.app.ask, pane.source, when)
             if offset is not None:
                 await pane.go_to(offset)

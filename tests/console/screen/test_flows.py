@@ -396,6 +396,25 @@ async def test_panes_choose_and_turn() -> None:
         await one.until(lambda: set(one.story.wanted.logs) == {"run", "agent"})
 
 
+async def test_all_logs_in_one_by_time() -> None:
+    """Lines of eight servers, the run and the agent, in order."""
+    async with driven(elapsed=60) as one:
+        await one.keys("l")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 8)
+        await one.keys("M")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
+        await one.until(lambda: set(one.story.wanted.logs) >= {"gpu0", "gpu7", "run", "agent"})
+        pane = one.app.screen.query_one(LogPane)
+        await one.until(lambda: pane.count > 80)
+        at = [line.partition("│")[2].strip()[:8] for line in pane.shown() if ":" in line]
+        assert at == sorted(at)
+        assert len({line.partition("│")[0] for line in pane.shown()}) > 4
+        one.story.on_message(LogPart("gpu3", 1, 0, 0, ["[2099-01-01 00:00:00] the latest"]))
+        await one.until(lambda: any("    3│00:00:00 the latest" in line for line in pane.shown()))
+        await one.keys("M")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 8)
+
+
 async def test_events_can_be_filtered() -> None:
     """By what stands in the line."""
     async with driven() as one:
