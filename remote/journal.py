@@ -42,7 +42,7 @@ RING = 2000
 """Events kept in memory; older ones are read from the file."""
 BACKLOG = 600
 """Writes that may wait for the disk; more samples than that are dropped, events are not."""
-RETRY_S = 30.0
+RETRY_S = 10.0
 UPKEEP_S = 60.0
 DURABLE_S = 20.0
 
