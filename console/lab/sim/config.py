@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,6 +60,8 @@ class Config:
     graph_max: int
     warnings: list[str]
     seed: int
+    argv: tuple[str, ...] = ()
+    """The command line behind the module's name."""
 
     @property
     def new(self) -> bool:
@@ -98,7 +101,9 @@ def weights_form(args: argparse.Namespace) -> str:
     return "bf16"
 
 
-def resolve(args: argparse.Namespace, version: Version, memory_mib: int) -> Config:
+def resolve(
+    args: argparse.Namespace, version: Version, memory_mib: int, argv: Sequence[str] = ()
+) -> Config:
     """Check and complete the flags; raises :class:`ArgumentsError`."""
     new = version == "0.5.23"
     warnings: list[str] = []
@@ -223,6 +228,7 @@ def resolve(args: argparse.Namespace, version: Version, memory_mib: int) -> Conf
         graph_max=graph_max or 256,
         warnings=warnings,
         seed=seed if seed is not None else random.SystemRandom().randint(0, 1 << 30),
+        argv=tuple(argv),
     )
 
 

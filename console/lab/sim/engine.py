@@ -199,6 +199,11 @@ class Engine:
         return sum(work.prompt + work.made for work in self.waiting) + rest
 
     @property
+    def prefilling(self) -> int:
+        """Requests whose prefill is under way."""
+        return len(self._batch) + (self._chunked is not None)
+
+    @property
     def ratio(self) -> float:
         """``new_token_ratio``: the share of their limit that requests are expected to use."""
         init = self._ratio_init

@@ -20,8 +20,6 @@ class Cause:
 
     text: str
     how: Literal["scheduler", "killed", "main", "warmup"] = "scheduler"
-    before: str = ""
-    """Lines printed ahead of it."""
 
 
 OOM = (

@@ -18,6 +18,7 @@ from pathlib import Path
 
 IDLE_W, FULL_W = 34.0, 585.0
 IDLE_C, FULL_C = 31.0, 78.0
+WRITE_S = 0.95
 WARM_UP_S = 40.0
 """Time constant of the card's temperature."""
 
@@ -45,7 +46,7 @@ def held_mib(folder: Path, index: int) -> int:
 
 
 class Card:
-    """Writes the state of one GPU, at most once a second."""
+    """Writes the state of one GPU, at most once a second unless told to."""
 
     def __init__(self, folder: Path, index: int, pid: int) -> None:
         self.path = folder / f"gpu{index}"
@@ -55,15 +56,19 @@ class Card:
         """Share of the time that kernels run, 0..1."""
         self._temperature = IDLE_C
         self._at = time.monotonic()
+        self._written = 0.0
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError, ValueError, IndexError):
             age = time.time() - self.path.stat().st_mtime
             last = float(self.path.read_text().split()[4])
             self._temperature = IDLE_C + (last - IDLE_C) * math.exp(-age / WARM_UP_S)
 
-    def write(self) -> None:
+    def write(self, *, at_once: bool = False) -> None:
         """Put the present state where ``nvidia-smi`` finds it."""
         now = time.monotonic()
+        if now - self._written < WRITE_S and not at_once:
+            return
+        self._written = now
         target = IDLE_C + (FULL_C - IDLE_C) * self.load
         weight = math.exp(-(now - self._at) / WARM_UP_S)
         self._temperature = target + (self._temperature - target) * weight

@@ -8,6 +8,7 @@ its default effect; afterwards it drains.
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Sequence
 
@@ -17,10 +18,9 @@ from console.lab.sim import config, failures, flags, loading, log, process, sett
 def main(argv: Sequence[str], version: settings.Version, sim: settings.SimSettings) -> int:
     """Run one server; returns its exit status (or is killed, as the real one is)."""
     args = flags.parse(argv, version)
-    args._argv = list(argv)
     fault = settings.fault(sim, config.gpu_index(args))
     try:
-        conf = config.resolve(args, version, sim.gpu_memory_mib)
+        conf = config.resolve(args, version, sim.gpu_memory_mib, argv)
     except config.ArgumentsError as exc:
         log.write(log.ERR, failures.traceback(str(exc), "args") + "\n")
         return 1
@@ -28,6 +28,7 @@ def main(argv: Sequence[str], version: settings.Version, sim: settings.SimSettin
         while True:
             time.sleep(3600)
     tree = process.Process(conf, sim, fault)
+    signal.signal(signal.SIGQUIT, lambda number, frame: tree.quit_signal())
     pools = loading.Loading(tree).load()
     # Only now: reading the HTTP libraries is part of the time that loading takes.
     from console.lab.sim.serving import Serving

@@ -99,7 +99,7 @@ class Loading:
 
         def shards(share: float) -> None:
             nonlocal done
-            process.memory(self.context + needs * share, load=0.02)
+            process.memory(self.context + needs * share, load=0.02, at_once=False)
             while done < int(share * SHARDS):
                 done += 1
                 log.write(log.ERR, log.bar(label, done, SHARDS, time.monotonic() - began))

@@ -160,7 +160,7 @@ class Looking:
         if self.config.new:
             state["world_size"] = 1
             info.update(
-                launch_command=" ".join(self.args._argv),
+                launch_command=" ".join(self.config.argv),
                 kv_events=None,
                 startup_time={
                     name: round(value, 3)
@@ -177,9 +177,8 @@ class Looking:
     def _load(self) -> dict[str, Any]:
         core, pools, engine = self.core, self.core.pools, self.core.engine
         metrics = core.metrics if self.config.metrics else None
-        chunked = 1 if engine._chunked else 0
-        running = len(engine.running) + len(engine._batch)
-        waiting = len(engine.waiting) + chunked
+        running = len(engine.running) + engine.prefilling
+        waiting = len(engine.waiting)
         used = engine.used
         load: dict[str, Any] = {
             "num_running_reqs": running,

@@ -79,8 +79,6 @@ class Process:
             if isinstance(value, float):
                 text = text.replace("{" + name + ":.3f}", f"{value:.3f}")
                 text = text.replace("{" + name + ":.4f}", f"{value:.4f}")
-        if cause.before:
-            log.say(cause.before)
         if cause.how == "killed" and self.family is not None:
             self.family.scheduler.kill()
             self.family.scheduler.wait()
@@ -155,9 +153,9 @@ class Process:
                 return elapsed
             time.sleep(min(0.1, took - elapsed))
 
-    def memory(self, used_gib: float, load: float = 0.0) -> None:
+    def memory(self, used_gib: float, load: float = 0.0, *, at_once: bool = True) -> None:
         """What the card now shows."""
         if self.card is not None:
             self.card.memory_mib = round(used_gib * 1024)
             self.card.load = load
-            self.card.write()
+            self.card.write(at_once=at_once)

@@ -178,7 +178,7 @@ def test_a_card_shows_what_its_owner_does_and_cools_when_that_is_gone(smi: Smi) 
     card = Card(smi.state, 1, pid=4242)
     card.memory_mib, card.load = 90_000, 1.0
     card._at -= 120  # two minutes under full load
-    card.write()
+    card.write(at_once=True)
     row = smi.rows()[1]
     assert [row[3], row[4]] == ["100", "90000"]
     assert 70 <= int(row[6]) <= 80

@@ -265,7 +265,7 @@ def test_a_failure_may_strike_a_number_of_starts_only(tmp_path: Path) -> None:
 
 def test_silent_starts_and_ends_while_loading(tmp_path: Path) -> None:
     with lab(tmp_path, "0.5.12", speed=5, faults={"0": Fault(silent=True)}) as made:
-        silent, loading = made.start(gpu=0), made.start(gpu=1)
+        silent, loading, quit_ = (made.start(gpu=n) for n in range(3))
         loading.logged("Load weight begin")
         family = list(loading.children().values())
         assert silent.process.poll() is None
@@ -276,6 +276,10 @@ def test_silent_starts_and_ends_while_loading(tmp_path: Path) -> None:
             server.process.send_signal(TERM)
             assert server.exit(5) == -15
         wait_for(lambda: gone(family), 5, "children gone")
+        quit_.logged("Load weight begin")
+        quit_.process.send_signal(signal.SIGQUIT)
+        assert quit_.exit(5) == -9
+        assert quit_.lines("Received sigquit from a child process. It usually means the child")
 
 
 # --- draining ---
