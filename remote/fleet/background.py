@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from remote.fleet.outside import Emit, FleetError
@@ -15,6 +17,7 @@ class Background:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: set[str] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let it run."""
@@ -25,12 +28,19 @@ class Background:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fault(error)
+
+    def fault(self, error: BaseException) -> None:
+        """Tell of it, once for each place where it comes from."""
         if isinstance(error, FleetError):
             self._emit("fleet", str(error), level="error")
-        else:
-            text = f"fault in the fleet: {type(error).__name__}: {error}"
+            return
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+        if where not in self._told:
+            self._told.add(where)
+            text = f"fault in the fleet at {where}: {type(error).__name__}: {error}"
             self._emit("fleet.fault", text, level="error")
 
     async def close(self) -> None:

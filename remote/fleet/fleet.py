@@ -422,7 +422,7 @@ class Fleet:
                     self._emit("server.aborted", text, gpu=server.gpu, who=who)
                 await self.operations.end(server, "down")
             finally:
-                server.held = False
+                server.let_go()
             self._emit("server.stopped", f"GPU {server.gpu}: stopped", gpu=server.gpu, who=who)
 
     # --- Swaps ---

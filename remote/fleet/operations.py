@@ -79,6 +79,15 @@ class Operations:
         )
         return launch
 
+    async def has_come(self, server: Server) -> bool:
+        """Whether the process of a launch that an earlier agent had asked for is there; it may
+        have been killed before the holder was started."""
+        while server.launch is not None and not server.find_process():
+            if time.time() - server.launch.asked > self.timing.holder:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
     async def prove(self, server: Server) -> bool:
         """Whether a server that says it is up really serves; it is ``ready`` afterwards.
 

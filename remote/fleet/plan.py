@@ -84,7 +84,8 @@ def finished(swap: Swap, gpu: int) -> bool:
 
 def untouched(swap: Swap, gpu: int) -> bool:
     """Whether nothing has begun on this GPU."""
-    return all(s.state == "waiting" for s in swap.steps if s.gpu == gpu)
+    own = (s for s in swap.steps if s.gpu == gpu and s.name != "confirm")  # that one is for all
+    return all(s.state in ("waiting", "skipped") for s in own)
 
 
 def skip_rest(swap: Swap, gpu: int) -> Swap:

@@ -145,7 +145,8 @@ def listeners(ports: Iterable[int]) -> dict[int, int | None]:
     found: dict[int, int | None] = {}
     try:
         connections = psutil.net_connections(kind="tcp")
-    except (psutil.Error, OSError):
+    except (psutil.Error, OSError, RuntimeError, ValueError):
+        # Not allowed (macOS), or the system's table changed while it was read.
         return {port: pid for pid in psutil.pids() for port in ports_of([pid]) if port in wanted}
     for one in connections:
         if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port in wanted:

@@ -157,6 +157,12 @@ class Server:
         self._started_at = running.began
         return self.main is not None
 
+    def let_go(self) -> None:
+        """The action that had it in hand is over, however it ended."""
+        self.held = False
+        if self.status == "draining":  # what was to end it did not
+            self.status, self.doing = "ready", ""
+
     def note_foreign(self) -> None:
         """Keep what a foreign server gave, to compare with, and to go back to. Blocking."""
         if self.foreign is not None:

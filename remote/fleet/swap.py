@@ -127,7 +127,7 @@ class Swapper:
             text = f"{_gpus(wrong)} did not come up with the new flags: {first.text}"
         if lost:
             text += f"; {_gpus(lost)} could not be put back either"
-        else:
+        elif back:
             text += "; the previous flags were put back"
         if moved:
             text += f"; {_gpus(moved)} keep the new flags"
@@ -233,7 +233,7 @@ class Swapper:
             try:
                 await self._put_back(server)
             finally:
-                server.held = False
+                server.let_go()
 
     # --- One server ---
 
@@ -249,7 +249,7 @@ class Swapper:
                 if plan.failed(self.swap, gpu) is not None:
                     await self._put_back(server)
             finally:
-                server.held = False
+                server.let_go()
 
     async def _forward(self, server: Server) -> bool:
         doers: dict[StepName, Callable[[Server], Awaitable[tuple[StepState, str]]]] = {
@@ -339,7 +339,7 @@ class Swapper:
         return "done", f"gone after {time.time() - began:.0f} s"
 
     async def _bring_up(self, server: Server) -> tuple[StepState, str]:
-        if self._is_new(server) and server.alive:
+        if self._is_new(server) and server.alive and await self._ops.has_come(server):
             return "done", "it had been started"
         await self._start(
             server,

@@ -40,21 +40,26 @@ class Watch:
         self._timing = timing
         self._proofs: dict[int, asyncio.Task[None]] = {}
         self._polls: dict[int, asyncio.Task[None]] = {}
-        self._next_table = 0.0
+        self._next_table = self._next_ports = 0.0
 
     async def go(self) -> None:
-        """For ever."""
-        next_ports = 0.0
+        """For ever: a fault in one look is told, and the next look is taken all the same."""
         while True:
             began = time.monotonic()
-            for server in self._servers():
-                if server.gpu not in self._polls or self._polls[server.gpu].done():
-                    self._polls[server.gpu] = self._background.start(self._poll(server.gpu))
-            await self._look()
-            if began >= next_ports:
-                next_ports = began + self._timing.ports
-                await self.find_foreign()
+            try:
+                await self._tick(began)
+            except Exception as error:
+                self._background.fault(error)
             await asyncio.sleep(max(self._timing.tick - (time.monotonic() - began), 0.01))
+
+    async def _tick(self, now: float) -> None:
+        for server in self._servers():
+            if server.gpu not in self._polls or self._polls[server.gpu].done():
+                self._polls[server.gpu] = self._background.start(self._poll(server.gpu))
+        await self._look()
+        if now >= self._next_ports:
+            self._next_ports = now + self._timing.ports
+            await self.find_foreign()
 
     async def find_foreign(self) -> list[str]:
         """Servers on our ports that are not ours; a line for each new one."""

@@ -26,7 +26,7 @@ FAST = Timing(
     loads=0.2,
     metrics=0.2,
     info=2.0,
-    ports=0.5,
+    ports=1.0,
     stall=2.0,
     stalled_restart=3.0,
     lost_child=0.5,
@@ -159,7 +159,7 @@ class Site:
         self.fleets = [(f, t) for f, t in self.fleets if f is not fleet]
 
     async def end_all(self) -> None:
-        """Nothing is left running."""
+        """Nothing is left running, and nothing went wrong that nobody looked at."""
         for fleet, _ in list(self.fleets):
             await self.close(fleet)
         for gpu in range(8):
@@ -168,6 +168,7 @@ class Site:
             running = folder.running(launch.launch) if launch is not None else None
             if launch is not None and running is not None and running.identity is not None:
                 assert processes.end_tree(running.identity, launch.launch) == []
+        assert not self.events.texts("fleet.fault")
 
     async def all_are(self, fleet: Fleet, state: str, seconds: float = 20.0) -> None:
         await until(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from dataclasses import dataclass, field
 
@@ -12,8 +13,10 @@ from msgspec.structs import replace
 
 from remote.fleet import plan
 from remote.fleet.fleet import Fleet, FleetError
+from remote.fleet.records import Folder
+from remote.paths import Workspace
 from remote.protocol import Epoch, Flags, Plan, Swap, SwapStep
-from tests.remote.fleet.conftest import Site, until
+from tests.remote.fleet.conftest import FAST, Site, until
 from tests.remote.fleet.test_fleet import by_hand, chat, pid_of
 
 OLD: Flags = {"mamba-scheduler-strategy": "extra_buffer", "mem-fraction-static": 0.85}
@@ -253,6 +256,47 @@ async def test_a_foreign_servers_flags_come_back_where_ours_fail(site: Site) -> 
     finally:
         hand.kill()
         await asyncio.to_thread(hand.wait)
+
+
+async def test_a_swap_called_off_in_the_middle(site: Site) -> None:
+    fleet, old = await ready_fleet(site)
+    second = pid_of(fleet, 1)
+    swap, new, _ = swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+    site.run.open[0] = 1
+    going = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=Journal()))
+    await until(lambda: fleet.states()[0].state == "draining")
+    assert fleet.decide(keep=False, who="bob") == "the previous flags come back"
+    site.run.open[0] = 0
+    ended = await going
+    assert ended.state == "rolled back", ended
+    assert ended.text.startswith("taken back by bob; the previous flags were put back")
+    assert "GPU 1 not touched" in ended.text
+    assert pid_of(fleet, 1) == second
+    assert [i.epoch for i in fleet.infos()] == [1, 1]
+    assert [s.state for s in fleet.states()] == ["ready", "ready"]
+
+
+async def test_a_start_that_never_came_is_made_again(site: Site) -> None:
+    """The agent died between writing down the launch and starting its holder."""
+    site.gpus = 1
+    fleet, old = await ready_fleet(site)
+    swap, new, _ = swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+    journal = Journal(stop_at=(0, "start", "doing"))
+    journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
+    with pytest.raises(asyncio.CancelledError):
+        await journal.fleet_task
+    await site.close(fleet)
+    folder = Folder(Workspace(site.root).server(0))
+    launch = folder.launch()
+    assert launch is not None
+    folder.write_launch(
+        replace(launch, launch="never", swap=swap.id, epoch=2, wanted="up", asked=time.time())
+    )
+    other = site.fleet(fleet.spec, dataclasses.replace(FAST, holder=0.5))
+    await other.adopt()
+    ended = await other.swap(journal.last, old=old, new=new, save=journal)
+    assert ended.state == "done", ended
+    assert other.infos()[0].max_running == 72
 
 
 async def test_a_plan_needs_servers_and_known_flags(site: Site) -> None:
