@@ -57,7 +57,7 @@ def main() -> None:
     def watch() -> None:
         while not stop.wait(0.25):
             with urllib.request.urlopen(f"{mock.urls[0]}/_peak", timeout=5) as answer:
-                samples.append(json.load(answer))
+                samples.append({**json.load(answer), "ms": int(time.monotonic() * 1000)})
 
     with tempfile.TemporaryDirectory() as name, mock:
         prompts = Path(name) / "prompts.jsonl"
@@ -78,9 +78,9 @@ def main() -> None:
     for server in range(8):
         fill = (last.get(str(server), 0) - first.get(str(server), 0)) / ticks / chosen.slots
         print(f"server {server}: {fill:.1%} of its slots in use{' (slow)' if not server else ''}")
-    wall = (working[-1][1]["-1"] - first["-1"]) * 0.05
+    wall = (working[-1][1]["ms"] - first["ms"]) / 1000
     best = ideal(chosen.prompts, chosen.slots, chosen.mean)
-    tail = (working[-1][1]["-1"] - last["-1"]) * 0.05
+    tail = (working[-1][1]["ms"] - last["ms"]) / 1000
     print(f"of which the tail, with idle slots, {tail:.1f} s")
     print(f"work took about {wall:.1f} s, a perfect dispatcher {best:.1f} s")
 

@@ -114,3 +114,28 @@ def test_fields_stay_as_they_stand() -> None:
     assert prompt.id == 7
     assert decode(b'{"messages":[],"tools":null}').tools is None
     assert decode(b'{"messages":[]}').tools is None
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no prompts"),
+        (b'{"messages": [{"role": "user"}]}\n{"messages"\n', "line 2: "),
+        (b'{"messages": []}\n', "line 1: `messages` is empty"),
+        (b'{"messages": [{"role": "user"}]}\n\n', "line 2: blank"),
+        (b'{"messages": [{"role": "user"}]}\n[1]\n', "line 2: "),
+        (b'{"messages": [{"role": "user"}]}', "line 1 has no newline"),
+        (b'{"messages": [{"role": "user"}], "x": "\xff"}\n', "line 1: not UTF-8"),
+        (b'{"messages": \r[{"role": "user"}]}\n', "line 1 holds a bare carriage return"),
+        (b'{"messages": [{"role": "user"}], "max_tokens": "many"}\n', "line 1: "),
+    ],
+)
+def test_broken_lines(content: bytes, says: str, tmp_path: Path) -> None:
+    """Which line, what is wrong, what it should be."""
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(PromptsError) as caught:
+        open_prompts(path, tmp_path / "idx", [], tell=quiet)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "idx").exists()

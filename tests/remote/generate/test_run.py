@@ -9,7 +9,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -139,17 +138,18 @@ def test_second_run_is_refused(
         recovery.retry_failed(run.folder)
 
 
-@pytest.mark.parametrize("mode", ["500", "503", "429", "reset", "garbage", "abort"])
 def test_faults_are_tried_again(
-    mode: str, serve: Callable[..., Served], generation: Callable[..., Generation]
+    serve: Callable[..., Served], generation: Callable[..., Generation]
 ) -> None:
-    """Whatever a server does to some requests, every prompt ends in exactly one record."""
-    run = generation(150)
-    servers = [serve(delay=0.02, mode=mode, share=0.15), serve(delay=0.02)]
-    run.start(*servers, options=("--retries", "5"))
+    """Whatever servers do to some requests, every prompt ends in exactly one record."""
+    run = generation(900)
+    modes = ["500", "503", "429", "reset", "garbage", "abort"]
+    servers = [serve(delay=0.05, mode=mode, share=0.15) for mode in modes]
+    run.start(*servers, options=("--retries", "6"))
     assert run.wait() == 0, run.text()
-    assert indices(run) == list(range(150))
-    assert sum(run.progress()["retries"].values()) > 0
+    assert indices(run) == list(range(900))
+    retries = run.progress()["retries"]
+    assert {"server", "busy", "reset", "garbage", "abort"} <= set(retries)
     assert all(record["finish_reason"] == "stop" for record in run.records())
     check(run)
 
@@ -228,7 +228,7 @@ def test_hung_server_loses_its_requests(
     check(run)
 
 
-@pytest.mark.parametrize("mode", ["same", "loop", "empty"])
+@pytest.mark.parametrize("mode", ["same", "empty"])
 def test_degenerate_server_is_stopped(
     mode: str, serve: Callable[..., Served], generation: Callable[..., Generation]
 ) -> None:
@@ -317,31 +317,20 @@ def test_prompts_may_grow_only_on_request(
     assert "not the prompts that this run began with" in run.text()
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "no such file"),
-        ("", "no prompts"),
-        ('{"messages": [{"role": "user", "content": "x"}]}\n{"messages"\n', "line 2"),
-        ('{"messages": []}\n', "line 1"),
-        ('{"messages": [{"role": "user", "content": "x"}]}\n\n', "line 2: blank"),
-        ('{"messages": [{"role": "user", "content": "x"}]}', "no newline"),
-    ],
-)
-def test_broken_prompts_file(
-    content: str | None, says: str, generation: Callable[..., Generation], tmp_path: Path
-) -> None:
+def test_broken_prompts_file(generation: Callable[..., Generation]) -> None:
     """One line that names the file and the line, and exit status 2."""
     run = generation(1)
-    run.prompts.unlink()
-    if content is not None:
-        run.prompts.write_text(content)
+    with run.prompts.open("a") as out:
+        out.write('{"messages"\n')
     run.start("http://127.0.0.1:9")
     assert run.wait() == 2
-    text = run.text()
-    assert says in text
-    assert text.count("\n") == 1
-    assert "Traceback" not in text
+    assert f"{run.prompts}: line 2: " in run.text()
+    assert run.text().count("\n") == 1
+    run.prompts.unlink()
+    run.start("http://127.0.0.1:9")
+    assert run.wait() == 2
+    assert "no such file" in run.text()
+    assert "Traceback" not in run.text()
 
 
 def test_control_file(serve: Callable[..., Served], generation: Callable[..., Generation]) -> None:
