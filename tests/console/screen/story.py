@@ -403,7 +403,7 @@ class Story:
                 for s in self.servers
             },
             batch_files=int(self.done // 500) + 1,
-            batch_records=int(self.done),
+            batch_records=int(self.done // 500) * 500,
             batch_bytes=int(self.done * 13_000),
             not_in_s3=int(self.done % 500),
             message="747 done, 0 repaired, 8/8 healthy",
