@@ -289,13 +289,9 @@ class Server:
         up = self.reader.phase in ("starting HTTP", "warming up", "up")
         self.status = "warming" if up else "starting"
         if now - self.launch.asked > self.start_seconds:
-            self.fail(
-                Cause(
-                    "slow-start",
-                    f"not ready after {self.start_seconds:.0f} s, still {self.reader.phase}"
-                    f"{': ' + self.reader.cause.text if self.reader.cause else ''}",
-                )
-            )
+            why = self.reader.cause.text if self.reader.cause else self.probe.problem if up else ""
+            text = f"not ready after {self.start_seconds:.0f} s, still {self.phase}"
+            self.fail(Cause("slow-start", f"{text}: {why}" if why else text))
             return "failed"
         return "fired up" if self.reader.fired_up else None
 
