@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from remote.protocol import (
+    Decide,
     Down,
     Flags,
     FlagValue,
@@ -147,6 +148,30 @@ ACTIONS: Final[tuple[Action, ...]] = (
         changes=True,
         verb="deploy",
         loses="nothing: a new agent takes over what runs. It does nothing where it is current.",
+    ),
+    Action(
+        "keep",
+        "Keep new flags",
+        "Promote the canary of the swap under way, or confirm its new flags.",
+        ("K",),
+        "Fleet",
+        danger="key",
+        changes=True,
+        verb="confirm",
+        loses="Nothing: a canary's flags go to the other servers, one after the other.",
+        request=lambda spec, gpus: Decide(keep=True),
+    ),
+    Action(
+        "take_back",
+        "Take back",
+        "Put the old flags back on every server that has the new ones of the swap under way.",
+        ("B",),
+        "Fleet",
+        danger="key",
+        changes=True,
+        verb="confirm --back",
+        loses="Those servers restart; what is in flight on them is drained or sent again.",
+        request=lambda spec, gpus: Decide(keep=False),
     ),
     Action(
         "up",

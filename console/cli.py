@@ -53,7 +53,7 @@ def _failed(error: Exception) -> int:
         code = USAGE
     elif "LinkError" in kinds:
         code = 1 if getattr(error, "kind", "") == "refused" else UNREACHABLE
-    elif not kinds & {"OSError", "CannotVerifyError"}:
+    elif not kinds & {"OSError", "CannotVerifyError", "ExportError"}:
         text = f"{type(error).__name__}: {error} (a mistake of ours; --debug shows where)"
         print(f"stoker: {' '.join(text.split())}", file=sys.stderr)
         return 1
@@ -129,12 +129,20 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     restart = verb("restart", _restart, "restart servers with changed flags, losing nothing")
     restart.add_argument("--set", nargs="+", action="extend", metavar="FLAG=VALUE", default=[])
     restart.add_argument("--unset", nargs="+", action="extend", metavar="FLAG", default=[])
-    restart.add_argument("--strategy", choices=["rolling", "all"], default="rolling")
+    restart.add_argument("--strategy", choices=["rolling", "all", "canary"], default="rolling")
+    restart.add_argument(
+        "--confirm-within",
+        type=float,
+        metavar="MIN",
+        help="the old flags come back unless the new ones are confirmed and no worse",
+    )
     restart.add_argument("--gpu", nargs="+", action="extend", metavar="I")
     restart.add_argument("--dry-run", action="store_true", help="show the plan, change nothing")
     rollback = verb("rollback", _rollback, "back to the previous config epoch")
     rollback.add_argument("--epoch", type=int, metavar="ID", help="to this one instead")
     rollback.add_argument("--strategy", choices=["rolling", "all"], default="rolling")
+    confirm = verb("confirm", _confirm, "keep the new flags of the swap under way")
+    confirm.add_argument("--back", action="store_true", help="take them back instead")
     _add_run(verb("run", _run, "start, pause, resume or stop the generation", target=False))
     logs = verb("logs", _logs, "lines of a server's log", target=False)
     logs.add_argument("server", metavar="SERVER", help="a GPU's number, `run` or `agent`")
@@ -142,6 +150,10 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     logs.add_argument("-f", "--follow", action="store_true")
     logs.add_argument("-n", type=int, default=200, metavar="N", help="last lines (200)")
     logs.add_argument("--grep", default="", metavar="RE", help="only lines that match")
+    export = verb("export", _export, "a run as one Parquet file", target=False)
+    export.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    export.add_argument("out", type=Path, metavar="OUT.parquet")
+    export.add_argument("--set-aside", action="store_true", help="those set aside, too")
     prepare = verb("prepare", _prepare, "prompts from datasets, by a recipe", target=False)
     prepare.add_argument("recipe", metavar="RECIPE.toml", help="a file, or a shipped recipe's name")
     prepare.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
@@ -285,7 +297,7 @@ def _restart(options: argparse.Namespace) -> int:
             [name.lstrip("-").replace("_", "-") for name in options.unset],
             options.strategy,
             _gpus(options),
-            confirm_within=None,
+            confirm_within=options.confirm_within,
             dry_run=options.dry_run,
             yes=options.yes,
             as_json=options.json,
@@ -298,6 +310,12 @@ def _rollback(options: argparse.Namespace) -> int:
 
     target = _target(options)
     return _go(verbs.rollback(target, options.epoch, options.strategy, yes=options.yes))
+
+
+def _confirm(options: argparse.Namespace) -> int:
+    from console import verbs
+
+    return _go(verbs.confirm(_target(options), back=options.back, yes=options.yes))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -352,6 +370,18 @@ def _prepare(options: argparse.Namespace) -> int:
         workers=options.workers,
         debug=options.debug,
     )
+
+
+def _export(options: argparse.Namespace) -> int:
+    from remote import export
+
+    done = export.export(options.run_dir, options.out, set_aside=options.set_aside)
+    print(f"{options.out}: {done.records:,} records")
+    if done.torn:
+        print("the last line of the open batch is not whole yet; it was left out")
+    for name in done.elsewhere:
+        print(f"left out: {name} is in S3 only", file=sys.stderr)
+    return 1 if done.elsewhere else 0
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ VERBS = (
     "down",
     "restart",
     "rollback",
+    "confirm",
     "run",
     "logs",
     "prepare",

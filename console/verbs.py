@@ -27,6 +27,7 @@ from console.session import Session, session
 from remote.protocol import (
     STOKER_DIR,
     Batches,
+    Decide,
     Done,
     Down,
     Events,
@@ -318,6 +319,13 @@ async def rollback(target: Target, epoch: int | None, strategy: Any, *, yes: boo
         for line in plan_lines(plan):
             say(line)
         return await _swap(here, plan)
+
+
+async def confirm(target: Target, *, back: bool, yes: bool) -> int:
+    """``stoker confirm``: keep the new flags of the swap under way, or take them back."""
+    what = "Take the new flags back" if back else "Keep the new flags"
+    ask(f"{what} on {target.name}?", yes=yes)
+    return await _simple(target, Decide(keep=not back))
 
 
 def _which(target: Target, gpus: list[int] | None) -> str:

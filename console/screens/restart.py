@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from textual import events
 from textual.app import ComposeResult
@@ -23,9 +23,11 @@ from remote.protocol import Flags, FlagValue, Plan, Restart
 if TYPE_CHECKING:
     from console.app import StokerApp
 
-STRATEGIES: tuple[Literal["rolling", "all"], ...] = ("rolling", "all")
+Strategy: TypeAlias = Literal["rolling", "all", "canary"]
+STRATEGIES: tuple[Strategy, ...] = ("rolling", "all", "canary")
 _HOW = {
     "rolling": "one server after the other; the rest go on generating",
+    "canary": "one GPU first, compared with the others; then K keeps, B takes back",
     "all": "all at once; nothing generates until they are ready again",
 }
 
@@ -109,7 +111,7 @@ class RestartScreen(ModalScreen[None]):
         self.edits: dict[str, FlagValue | None] = dict(edits or {})
         self.before: Flags = {}
         self.step: Literal["edit", "plan"] = "edit"
-        self.strategy: Literal["rolling", "all"] = "rolling"
+        self.strategy: Strategy = "rolling"
         self.plan: Plan | None = None
         self.problem = ""
         self._doubted = ""
@@ -307,7 +309,8 @@ class RestartScreen(ModalScreen[None]):
             if key == "tab":
                 event.stop()
                 event.prevent_default()
-                self.strategy = "all" if self.strategy == "rolling" else "rolling"
+                at = STRATEGIES.index(self.strategy)
+                self.strategy = STRATEGIES[(at + 1) % len(STRATEGIES)]
                 self.refit()
             elif key == "up":
                 event.stop()
