@@ -79,6 +79,8 @@ class Server:
     held: bool = False
     """An action (stop, swap) has this server in hand: nothing acts on it by itself."""
     dispatched: Dispatch | Literal[""] = ""
+    introduced: str = ""
+    """The foreign process that the run has been told of."""
     ready: Ready | None = None
     exit: Exit | None = None
 

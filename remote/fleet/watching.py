@@ -209,12 +209,20 @@ class Watch:
                     self._background.start(self._ask(server, kind))
             await asyncio.sleep(min(every.values()) / 4)
 
+    def _introduce(self, server: Server) -> None:
+        """A foreign server that answers may be used by a run like any other."""
+        known = server.foreign is not None and server.max_running is not None
+        if known and server.introduced != server.process:
+            server.introduced = server.process
+            self._operations.announce(server)
+
     async def _ask(self, server: Server, kind: str) -> None:
         main = server.main
         if kind == "loads":
             loads = await server.probe.loads()
             if server.main is main:
                 server.took_loads(loads, time.time())
+                self._introduce(server)
         elif kind == "metrics":
             metrics = await server.probe.metrics()
             if server.main is main:

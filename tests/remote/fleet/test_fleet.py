@@ -225,6 +225,9 @@ async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
         assert info.flags["mem-fraction-static"] == 0.85
         assert info.log == str(log)
         await until(lambda: fleet.infos()[0].max_running == 37)
+        # A run may use it: it is told of it, once.
+        await until(lambda: site.run.servers)
+        assert [(gpu, slots, epoch) for gpu, slots, epoch, _ in site.run.servers] == [(0, 37, None)]
         with pytest.raises(FleetError, match="not started by Stoker"):
             await fleet.up([0], epoch=site.epoch(spec), who="ann")
         with pytest.raises(FleetError, match="not started by Stoker"):
