@@ -275,7 +275,8 @@ class Dispatcher:
         server.slowest = max(server.slowest, latency)
         server.problem = ""
         server.grow()
-        self._mean_latency += 0.02 * (latency - self._mean_latency) or latency
+        weight = 0.02 if self._mean_latency else 1.0
+        self._mean_latency += weight * (latency - self._mean_latency)
         if job.talk is None:
             self._fit.learn(len(job.line), answer.usage.prompt_tokens)
         job.attempts += 1

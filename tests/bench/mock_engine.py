@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, mock: Mock, number: int) -> None:
         self.mock, self.number = mock, number
         self.buffer = b""
+        self.last = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -92,13 +93,14 @@ class Connection(asyncio.Protocol):
                 return
             body = self.buffer[end + 4 : end + 4 + length]
             self.buffer = self.buffer[end + 4 + length :]
+            self.last = b"connection: close" in head
             if not head.startswith(b"post"):
                 answer = self.mock.models
                 if b"/_peak" in head.split(b"\r\n", 1)[0]:
                     answer = self.mock._small(dict(self.mock.busy))
-                self.transport.write(answer)
+                self.say(answer)
             elif b'"max_tokens":8' in body[-400:]:
-                self.transport.write(self.mock.answer())
+                self.say(self.mock.answer())
             else:
                 self.mock.in_flight[self.number] += 1
                 loop = asyncio.get_running_loop()
@@ -107,8 +109,14 @@ class Connection(asyncio.Protocol):
     def respond(self) -> None:
         """Answer one request."""
         self.mock.in_flight[self.number] -= 1
+        self.say(self.mock.answer())
+
+    def say(self, answer: bytes) -> None:
+        """Write, and hang up where that was asked for."""
         if not self.transport.is_closing():
-            self.transport.write(self.mock.answer())
+            self.transport.write(answer)
+            if self.last:
+                self.transport.close()
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The same work by other batch clients, each in a Python of its own.
 
-    python -m tests.bench.peers [--flexllm PYTHON] [--datatrove PYTHON] [--prompts 3000]
+    python -m tests.bench.peers --flexllm PYTHON [--prompts 3000]
 
 The peers are no dependencies of this project: make a virtual environment for each, such as
 ``python3 -m venv /tmp/flex && /tmp/flex/bin/pip install flexllm``, and name its interpreter. The
@@ -33,36 +33,13 @@ work = pool.chat_batch(rows, output_jsonl=out + ".jsonl", show_progress=False, m
 asyncio.run(work)
 """
 
-DATATROVE = """
-import os, sys
-from datatrove.data import Document
-from datatrove.pipeline.inference.run_inference import InferenceConfig, InferenceRunner
-from datatrove.pipeline.writers.jsonl import JsonlWriter
-import json
-prompts, out, url = sys.argv[1:4]
-def documents():
-    for line in open(prompts):
-        row = json.loads(line)
-        yield Document(text=row["messages"][0]["content"], id=str(row["id"]))
-async def rollout(document, generate):
-    messages = [{"role": "user", "content": document.text}]
-    return await generate({"messages": messages, "max_tokens": 4096})
-config = InferenceConfig(server_type="endpoint", model_name_or_path="m", endpoint_url=url,
-                         max_concurrent_generations=512, request_timeout=600)
-writer = JsonlWriter(out, output_filename="${rank}_${chunk_index}.jsonl", compression=None)
-runner = InferenceRunner(rollout_fn=rollout, config=config, records_per_chunk=500,
-                         output_writer=writer,
-                         checkpoints_local_dir=out + "-checkpoints")
-runner.run(documents(), rank=0, world_size=1)
-"""
-
 
 def peer(python: str, script: str, prompts: Path, out: Path, urls: list[str]) -> dict[str, Any]:
     """One run of a peer; how many of its outputs are there goes along."""
     row = measure([python, "-c", script, str(prompts), str(out), *urls])
     found = 0
     for path in out.parent.rglob("*.jsonl"):
-        if path != prompts and "checkpoints" not in str(path):
+        if path != prompts:
             found += path.read_bytes().count(b"\n")
     return {**row, "found": found}
 
@@ -71,7 +48,6 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--flexllm", default="")
-    parser.add_argument("--datatrove", default="")
     parser.add_argument("--prompts", type=int, default=3000)
     parser.add_argument("--delay", default="0.05")
     parser.add_argument("--rounds", type=int, default=3)
@@ -89,16 +65,12 @@ def main() -> None:
             shutil.rmtree(out)
             bare = [sys.executable, "-m", "tests.bench.client", "--bare", str(prompts), *mock.urls]
             rows.setdefault("bare aiohttp", []).append({**measure(bare), "found": 0})
-            for name, python, script, urls in (
-                ("flexllm", chosen.flexllm, FLEXLLM, mock.urls),
-                ("datatrove", chosen.datatrove, DATATROVE, mock.urls[:1]),
-            ):
-                if python:
-                    home = folder / name
-                    home.mkdir()
-                    row = peer(python, script, prompts, home / "out", urls)
-                    rows.setdefault(name, []).append(row)
-                    shutil.rmtree(home)
+            if chosen.flexllm:
+                home = folder / "flexllm"
+                home.mkdir()
+                row = peer(chosen.flexllm, FLEXLLM, prompts, home / "out", mock.urls)
+                rows.setdefault("flexllm", []).append(row)
+                shutil.rmtree(home)
     print("| client | prompts/s | CPU s per 1,000 | peak MB | outputs |\n|---|---|---|---|---|")
     for name, found in rows.items():
         wall = statistics.median(row["wall"] for row in found)
