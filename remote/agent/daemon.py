@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import logging.handlers
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from remote.paths import Workspace
 log = logging.getLogger("agent")
 
 SOCKET_CHECK_S = 5.0
+LOG_BYTES = 16 << 20
 LOCK_S = 1.0
 """Whoever only looks whether an agent lives holds the lock for an instant."""
 
@@ -43,8 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         return HELD
     logging.basicConfig(
         level=logging.INFO,
-        stream=sys.stderr,
         format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
+        handlers=[log_handler(workspace.agent_log)],
     )
     os.environ.pop("PYTHONSAFEPATH", None)  # ours alone: servers and run start their own way
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -52,6 +54,24 @@ def main(argv: list[str] | None = None) -> int:
         return asyncio.run(_run(workspace, lock, socket))
     finally:
         logging.shutdown()
+
+
+class _Rotating(logging.handlers.RotatingFileHandler):
+    """Takes standard output and error along to the new file."""
+
+    def doRollover(self) -> None:  # noqa: N802 - logging's own name
+        super().doRollover()
+        if self.stream is not None:
+            for number in (1, 2):
+                os.dup2(self.stream.fileno(), number)
+
+
+def log_handler(path: Path) -> logging.Handler:
+    """Standard error; where that is the agent's log file, one that begins a new file in time."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(2), path.stat()):
+            return _Rotating(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
+    return logging.StreamHandler(sys.stderr)
 
 
 def take_lock(workspace: Workspace) -> int | None:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -67,6 +69,26 @@ async def test_hangup_is_ignored_and_terminate_ends_it_well(agent: Agent, socket
     assert await asyncio.to_thread(process.wait, 20) == 0
     assert "servers and run go on" in agent.log
     await until(lambda: not socket.exists())
+
+
+def test_the_log_begins_anew_in_time(tmp_path: Path) -> None:
+    """What is written to standard error goes along: a later crash stands in the new file."""
+    code = (
+        "import logging, os, sys, pathlib\n"
+        "from remote.agent import daemon\n"
+        "daemon.LOG_BYTES = 2000\n"
+        "handler = daemon.log_handler(pathlib.Path(sys.argv[1]))\n"
+        "logging.basicConfig(level=logging.INFO, handlers=[handler])\n"
+        "for n in range(1000): logging.info('line %d', n)\n"
+        "os.write(2, b'last words')\n"
+    )
+    path = tmp_path / "agent.log"
+    with path.open("ab") as out:
+        subprocess.run([sys.executable, "-c", code, str(path)], stderr=out, check=True)
+    assert path.stat().st_size < 3000
+    assert (tmp_path / "agent.log.1").stat().st_size < 3000
+    assert path.read_text().endswith("last words")
+    assert "line 999" in path.read_text()
 
 
 async def test_shutdown_answers_first(agent: Agent, socket: Path) -> None:
