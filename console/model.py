@@ -51,9 +51,6 @@ MAX_LINES: Final = 5000
 MAX_CHARS: Final = 4 << 20
 """Characters kept of each log, however long its lines are."""
 
-BATCH: Final = 500
-"""Records of a full batch: so many may be in the open one."""
-
 STALE_S: Final = 5.0
 """Snapshots come once a second; after this long without one the data is shown as old."""
 
@@ -560,55 +557,6 @@ _HELPS: Final[Mapping[str, str]] = {
     "gpu.missing": "events",
     "s3": "run",
 }
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """Two sources that ought to say the same, and do not."""
-
-    code: str
-    text: str
-
-
-def disagreements(state: State) -> list[Disagreement]:
-    """Where progress, servers and batch files contradict each other; empty when they agree."""
-    found: list[Disagreement] = []
-    progress = state.progress
-    if progress is None:
-        return found
-    if not state.run.alive and progress.status in ("running", "draining"):
-        found.append(
-            Disagreement("run-dead", f"progress.json says {progress.status}, but no run is alive")
-        )
-    unsealed = progress.completed - progress.batch_records
-    if progress.batch_files and not 0 <= unsealed <= BATCH:
-        found.append(
-            Disagreement(
-                "batches",
-                f"progress counts {progress.completed:,} completions, "
-                f"sealed batches hold {progress.batch_records:,}",
-            )
-        )
-    speed = fleet(state).gen_tok_s
-    if progress.status == "running" and state.run.alive and speed and progress.tok_s:
-        ratio = progress.tok_s / speed
-        if not 0.5 <= ratio <= 2.0:
-            found.append(
-                Disagreement(
-                    "throughput",
-                    f"the run counts {number(progress.tok_s)} tok/s, "
-                    f"the servers report {number(speed)}",
-                )
-            )
-    for gpu, server in sorted(state.servers.items()):
-        if server.state == "stopped" and (server.in_flight or 0) > 0:
-            found.append(
-                Disagreement(
-                    "in-flight",
-                    f"the run has {server.in_flight} requests open on GPU {gpu}, which is stopped",
-                )
-            )
-    return found
 
 
 # --- Flags and epochs ---

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.geometry import Size
 
 from console import model
 from console.screens.base import StokerScreen, set_height
+from console.status import disagreements
 from console.text import bar, duration, hours, number, percent, short, size, visible
 from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad
 from console.widgets.progress import ProgressHeader
+from remote.protocol import Batches, ReadBatches
 
 if TYPE_CHECKING:
     from console.app import StokerApp
+
+ASK_S = 15.0
+"""Seconds between two looks at the batch files, while this screen is in front."""
 
 OUTCOMES = {
     "ok": "good",
@@ -115,8 +123,6 @@ def work_lines(state: model.State, width: int) -> list[Line]:
     ]
     if progress.message:
         lines.append(pair("it says", visible(progress.message)))
-    for wrong in model.disagreements(state):
-        lines.append(clip([("  ▲ ", "warn"), (wrong.text, "warn")], width))
     return lines
 
 
@@ -124,15 +130,23 @@ class RunText(Painted):
     """Both halves, side by side where there is room."""
 
     app: StokerApp
+    batches: Batches | None = None
+    """What the batch files themselves say, as last asked."""
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
+        return self._text(width)
+
+    def _text(self, width: int) -> list[Line]:
         state = self.app.state
-        if width < 120:
-            return [*run_lines(state, width), [("", "text")], *work_lines(state, width)]
+        lines: list[Line] = []
+        for wrong in disagreements(state, self.batches):
+            for index, row in enumerate(textwrap.wrap(wrong["text"], max(20, width - 2))):
+                lines.append([("  " if index else "▲ ", "warn"), (row, "warn")])
+        if width < 100:
+            return [*lines, *run_lines(state, width), [("", "text")], *work_lines(state, width)]
         half = width // 2 - 1
         left, right = run_lines(state, half), work_lines(state, width - half - 2)
-        lines: list[Line] = []
         for index in range(max(len(left), len(right))):
             one = list(left[index]) if index < len(left) else []
             used = clip(one, half)
@@ -141,21 +155,49 @@ class RunText(Painted):
             lines.append([*used, (" " * max(0, gap), "text"), *two])
         return lines
 
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """See :class:`textual.widget.Widget`."""
+        return len(self._text(width))
+
 
 class RunScreen(StokerScreen):
     """The progress header, then every count."""
 
     SCREEN = "run"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = 0.0
+        self._laid = 0
+
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
         yield ProgressHeader()
-        yield RunText()
+        with VerticalScroll():
+            yield RunText()
+
+    def show(self) -> None:
+        """See :class:`StokerScreen`; the files are asked now and then."""
+        super().show()
+        now = self.app.now()
+        if now - self._asked > ASK_S and self.app.replay is None:
+            self._asked = now
+            self.app.spawn(self._ask())
+
+    async def _ask(self) -> None:
+        found = await self.app.ask(ReadBatches(), quiet=True)
+        if isinstance(found, Batches) and self.is_attached:
+            self.query_one(RunText).batches = found
+            self.query_one(RunText).show()
 
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""
         set_height(self.query_one(ProgressHeader), 3)
-        set_height(self.query_one(RunText), max(1, self.rows - 5))
+        text = self.query_one(RunText)
+        rows = text.get_content_height(self.size, self.size, max(20, self.size.width - 2))
+        if rows != self._laid:
+            self._laid = rows
+            text.refresh(layout=True)
 
 
 __all__ = ["RunScreen", "count_lines", "duration"]

@@ -24,6 +24,7 @@ from remote.protocol import (
     Alert,
     Answer,
     Answers,
+    Batches,
     Done,
     Down,
     Epoch,
@@ -42,6 +43,7 @@ from remote.protocol import (
     Plan,
     Progress,
     ReadAnswers,
+    ReadBatches,
     ReadEvents,
     ReadHistory,
     ReadLog,
@@ -593,6 +595,9 @@ class Story:
                     for n in range(40)
                 ]
                 return Answers([a for a in found if grep in a.content][:limit])
+            case ReadBatches():
+                done = int(self.done)
+                return Batches(done // 500 + 1, done - 9_000, 1, done // 500, done - 9_000)
             case ReadEvents(after=after, limit=limit):
                 return Events([e for e in self.events if e.id > after][-limit:])
             case ReadLog(source=("run" | "agent") as source):

@@ -164,6 +164,13 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
         await one.until(lambda: "×1.95" not in one.screen())
 
 
+async def test_the_run_screen_says_where_sources_disagree() -> None:
+    """The batch files are asked themselves."""
+    async with driven() as one:
+        await one.keys("g")
+        await one.sees("progress.json says")
+
+
 async def test_answers_are_looked_at_and_searched() -> None:
     """Newest first, one in full, foreign text harmless."""
     async with driven() as one:

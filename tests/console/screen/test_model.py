@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from msgspec.structs import replace as with_fields
 
 from console import model
 from console.model import Link, State, Trend, reduce
@@ -256,20 +255,6 @@ def test_the_verdict_names_what_holds_the_run_back() -> None:
     state = replace(told()[1], verdict=Verdict(NOW, "1.9 prompts/s", bound_by="KV cache"))
     texts = [n.text for n in model.notices(state, NOW)]
     assert texts == ["1.9 prompts/s. Held back by KV cache"]
-
-
-def test_sources_that_disagree_are_named() -> None:
-    """progress.json, servers and batch files."""
-    _, state = told()
-    assert model.disagreements(state) == []
-    assert state.progress is not None
-    wrong = with_fields(
-        state.run,
-        alive=False,
-        progress=with_fields(state.progress, batch_records=5),
-    )
-    found = {d.code for d in model.disagreements(replace(state, run=wrong))}
-    assert found == {"run-dead", "batches"}
 
 
 def test_flag_changes_tell_absent_from_set() -> None:
