@@ -160,7 +160,9 @@ class Actions:
             ids = ", ".join(map(str, sorted(known))) or "none"
             raise RequestError(f"there is no epoch {request.epoch}; there is: {ids}")
         if request.epoch is None and not earlier:
-            raise RequestError("there is no earlier epoch with other flags that worked, to go back to")
+            raise RequestError(
+                "there is no earlier epoch with other flags that worked, to go back to"
+            )
         target = known[request.epoch] if request.epoch is not None else max(earlier, key=_id)
         why = f"rollback to epoch {target.id}"
         return await self._swap(fleet, target.flags, request.strategy, None, who, why)
