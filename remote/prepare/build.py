@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import itertools
-import multiprocessing
 import os
 import shutil
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,20 +18,18 @@ import msgspec
 from remote.prepare import dedup, mix, preflight, spool
 from remote.prepare import worker as process
 from remote.prepare.budget import counter
-from remote.prepare.convert import ID_LENGTH
-from remote.prepare.errors import PrepareError, RecipeError
+from remote.prepare.crew import Crew
+from remote.prepare.errors import PrepareError
+from remote.prepare.output import Whole, earlier_ids, in_front, rows_path
 from remote.prepare.preflight import Opened
 from remote.prepare.recipe import Recipe
 from remote.prepare.sources import Work
 from remote.prepare.spool import Chunk
-from remote.prepare.worker import Chosen, Finished, Task, Worker
+from remote.prepare.worker import Task
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-STRETCH = 2000
-"""Chosen prompts that one worker finishes at a time."""
 
 
 class Watcher(Protocol):
@@ -179,7 +173,7 @@ def _build(
     workers: int,
     after: Path | None,
 ) -> Built:
-    earlier = _earlier(after) if after is not None else []
+    earlier = earlier_ids(after) if after is not None else []
     counter(recipe.budget, base)  # a folder that does not serve is known at once
     opened = preflight.open_sources(recipe, base, watcher.say)
     evaluations = preflight.load_evaluations(recipe, base)
@@ -197,46 +191,10 @@ def _build(
         _convert(counts, folder, crew, watcher)
         built = _choose(recipe, counts, folder, watcher)
         if after is not None:
-            built.chosen = _continue(built.chosen, earlier, after)
+            built.chosen = in_front(built.chosen, earlier, after)
         built.contaminating = len(evaluations.whole) if evaluations is not None else 0
         _write(built, output, crew, watcher, after)
     return built
-
-
-def _earlier(path: Path) -> list[str]:
-    """The ids of a prompts file, in its order."""
-    try:
-        with path.open("rb") as file:
-            return [msgspec.json.decode(line, type=_Identified).id for line in file]
-    except FileNotFoundError:
-        raise RecipeError(f"{path}: no such file to go on from") from None
-    except msgspec.DecodeError as error:
-        raise RecipeError(f"{path}: not a prepared prompts file: {error}") from error
-
-
-class _Identified(msgspec.Struct):
-    id: str
-
-
-def _continue(chosen: NDArray[Any], earlier: list[str], path: Path) -> NDArray[Any]:
-    """The chosen ones with the earlier ones in front, in their order."""
-    import numpy as np
-
-    keys = np.ascontiguousarray(chosen["key"]).tobytes()
-    size = ID_LENGTH // 2
-    place = {keys[16 * n : 16 * n + size].hex(): n for n in range(len(chosen))}
-    front: list[int] = []
-    for line, identity in enumerate(earlier):
-        found = place.get(identity[:ID_LENGTH])
-        if found is None:
-            raise PrepareError(
-                f"{path}: line {line + 1} is not among what this recipe chooses; use the recipe"
-                " that made it, with larger quotas"
-            )
-        front.append(found)
-    rest = np.ones(len(chosen), dtype=bool)
-    rest[front] = False
-    return np.concatenate([chosen[front], chosen[rest]])
 
 
 def remove_work(output: Path) -> None:
@@ -270,107 +228,7 @@ def _reset_unless(folder: Path, identity: str, watcher: Watcher) -> None:
         spool.write_atomic(stamp, identity.encode())
 
 
-# --- Workers ---
-
-
-class Crew:
-    """Does work in order of arrival, in this process or in several.
-
-    Processes start when a second piece of work comes; one piece is not worth them.
-    """
-
-    def __init__(self, task: Task, workers: int) -> None:
-        self._task = task
-        self._workers = workers
-        self._inline: Worker | None = None
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def here(self) -> Worker:
-        """The worker in this process."""
-        if self._inline is None:
-            self._inline = Worker(self._task)
-        return self._inline
-
-    def pool(self) -> ProcessPoolExecutor:
-        """The processes."""
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self._workers,
-                # Not fork: Arrow and the hub's client have threads by now.
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=process.start,
-                initargs=(process.encode_task(self._task),),
-            )
-        return self._pool
-
-    def convert(self, work: Iterator[Work]) -> Iterator[Chunk]:
-        """Chunks as they are done, in any order; at most two pieces wait for each worker.
-
-        Raises:
-            PrepareError: reading broke off; what had been read by then is converted first.
-        """
-        broke: PrepareError | None = None
-
-        def pieces() -> Iterator[Work]:
-            nonlocal broke
-            try:
-                yield from work
-            except PrepareError as error:
-                broke = error
-
-        reading = pieces()
-        first = next(reading, None)
-        if first is not None:
-            second = next(reading, None)
-            every = itertools.chain([first, *([second] if second else [])], reading)
-            if second is None or self._workers == 1:
-                for piece in every:
-                    yield self.here().convert(piece)
-            else:
-                yield from self._convert_in_pool(every)
-        if broke is not None:
-            raise broke
-
-    def _convert_in_pool(self, work: Iterator[Work]) -> Iterator[Chunk]:
-        pool = self.pool()
-        running: set[Future[Chunk]] = set()
-        for piece in work:
-            while len(running) >= 2 * self._workers:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-            running.add(pool.submit(process.convert, piece))
-        while running:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
-
-    def finish(self, chosen: NDArray[Any]) -> Iterator[Finished]:
-        """Stretches of the output, in order."""
-        starts = range(0, len(chosen), STRETCH)
-        if self._workers == 1 or len(starts) < 4:
-            for start in starts:
-                yield self.here().finish(start, _places(chosen[start : start + STRETCH]))
-            return
-        pool = self.pool()
-        ahead: deque[Future[Finished]] = deque()
-        for start in starts:
-            places = _places(chosen[start : start + STRETCH])
-            ahead.append(pool.submit(process.finish, start, places))
-            if len(ahead) >= 2 * self._workers:
-                yield ahead.popleft().result()
-        for future in ahead:
-            yield future.result()
-
-
-def _places(chosen: NDArray[Any]) -> list[Chosen]:
-    columns = [chosen[name].tolist() for name in ("source", "chunk", "offset", "line", "meta")]
-    return list(zip(*columns, strict=True))
+# --- Conversion ---
 
 
 def _convert(counts: list[SourceCount], folder: Path, crew: Crew, watcher: Watcher) -> None:
@@ -527,16 +385,11 @@ def _drop_steps(
 # --- Output ---
 
 
-def rows_path(output: Path) -> Path:
-    """Where the file with one row a prompt lies: what is known of it and where it came from."""
-    return output.with_name(output.name.removesuffix(".jsonl") + ".rows.jsonl")
-
-
 def _write(built: Built, output: Path, crew: Crew, watcher: Watcher, after: Path | None) -> None:
     chosen = built.chosen
     watcher.begin("writing", len(chosen))
-    prompts = _Out(output)
-    rows = _Out(rows_path(output))
+    prompts = Whole(output)
+    rows = Whole(rows_path(output))
     try:
         for finished in crew.finish(chosen):
             prompts.write(finished.prompts)
@@ -558,39 +411,3 @@ def _write(built: Built, output: Path, crew: Crew, watcher: Watcher, after: Path
         rows.abandon()
         raise
     watcher.end()
-
-
-class _Out:
-    """A file that appears whole, with its hash."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._part = path.with_name(f".{path.name}.part")
-        self._file = self._part.open("wb")
-        self._digest = hashlib.sha256()
-        self._size = 0
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._digest.update(data)
-        self._size += len(data)
-
-    def begins_with(self, other: Path) -> bool:
-        """Whether the bytes so far begin with those of another file."""
-        self._file.flush()
-        with self._part.open("rb") as own, other.open("rb") as wanted:
-            while block := wanted.read(1 << 20):
-                if own.read(len(block)) != block:
-                    return False
-        return True
-
-    def close(self) -> tuple[str, int]:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._part.replace(self._path)
-        return self._digest.hexdigest(), self._size
-
-    def abandon(self) -> None:
-        self._file.close()
-        self._part.unlink(missing_ok=True)

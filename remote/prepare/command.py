@@ -124,7 +124,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 def check(output: Path, run: Path, *, json: bool = False) -> int:
     """Compare the counted prompt tokens with the ``usage`` of a run's first replies."""
     from remote.prepare import check as checks
-    from remote.prepare.build import rows_path
+    from remote.prepare.output import rows_path
 
     try:
         found = checks.compare(rows_path(output), run)

@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from remote.prepare import calls as pasting
 from remote.prepare import text as texts
 from remote.prepare import tools as tooling
 from remote.prepare.rows import Draft, Drop, Message, Notes, Request
+from remote.prepare.schema import fix_schema
 
 Tail = Literal["last", "each", "as_is"]
 
@@ -104,7 +106,7 @@ def requests(
         if system:
             messages.insert(0, {"role": "system", "content": system})
         clean.messages(messages)
-        if tools and tooling.pasted(messages):
+        if tools and pasting.pasted(messages):
             raise Drop("pasted_tools_left")
         made.append(
             Request(
@@ -225,14 +227,14 @@ def _tools(
 ) -> tuple[list[dict[str, Any]], dict[str, str], str]:
     """Tools, renamed names, and the system text without what was pasted for them."""
     tools, renamed = tooling.parse(raw, notes)
-    block, rest = tooling.lift_block(system)
+    block, rest = pasting.lift_block(system)
     if block is not None and not tools:
         tools, renamed = tooling.parse(block, notes)
         if tools:
             notes.add("tools_from_system")
     if tools and (block is not None or rules.strip_system):
         notes.add("strip_pasted_tools")
-        system = tooling.strip_wrapper(rest, list(rules.strip_system))
+        system = pasting.strip_wrapper(rest, list(rules.strip_system))
     return tools, renamed, system
 
 
@@ -242,7 +244,7 @@ def _schema(draft: Draft, rules: Rules, params: dict[str, Any], notes: Notes) ->
         return
     schema = draft.schema
     try:
-        value = tooling.literal(schema) if isinstance(schema, str) else schema
+        value = texts.literal(schema) if isinstance(schema, str) else schema
     except ValueError:
         raise Drop("bad_schema", str(schema)[:80]) from None
     if not isinstance(value, dict) or not value:
@@ -250,7 +252,7 @@ def _schema(draft: Draft, rules: Rules, params: dict[str, Any], notes: Notes) ->
     name = tooling.safe_name(str(value.get("title") or "answer"))
     params["response_format"] = {
         "type": "json_schema",
-        "json_schema": {"name": name, "schema": tooling.fix_schema(value, notes)},
+        "json_schema": {"name": name, "schema": fix_schema(value, notes)},
     }
 
 
@@ -346,7 +348,7 @@ def _messages(turns: list[Message], names: dict[str, str], notes: Notes) -> list
             waiting = []
             messages.append({"role": "user", "content": content})
         elif role == "tool":
-            results = tooling.results_in_text(content)
+            results = pasting.results_in_text(content)
             if turn["call_id"] is not None and len(results) == 1:
                 call_id = turn["call_id"]
                 if call_id not in known:
@@ -367,7 +369,7 @@ def _messages(turns: list[Message], names: dict[str, str], notes: Notes) -> list
                 own = item.get("id") if isinstance(item, dict) else None
                 call_id = own if isinstance(own, str) and own else f"call_{counter}"
                 counter += 1
-                calls.append(tooling.call(item, call_id, names))
+                calls.append(pasting.call(item, call_id, names))
             ids = [c["id"] for c in calls]
             last = messages[-1] if messages else None
             if last is not None and last["role"] == "assistant":
@@ -398,13 +400,13 @@ def _spoken(turn: Message, *, before_tool: bool, notes: Notes) -> tuple[list[Any
     """The raw calls of an assistant's turn and what it said besides."""
     content: str = turn["content"]
     if turn["role"] == "call":
-        return tooling.calls_in_role(content), ""
+        return pasting.calls_in_role(content), ""
     kept = _without_thinking(content)
     if kept != content:
         notes.add("strip_history_think")
     calls = list(turn["calls"])
     if "<tool_call>" in kept or (before_tool and "<function=" in kept):
-        found, kept = tooling.calls_in_text(kept)
+        found, kept = pasting.calls_in_text(kept)
         calls += found
     return calls, kept.strip() if calls else kept
 
@@ -457,4 +459,4 @@ class _Cleaner:
                 function = call["function"]
                 cleaned = self.text(function["arguments"])
                 if cleaned != function["arguments"]:
-                    function["arguments"] = tooling.checked_arguments(cleaned)
+                    function["arguments"] = pasting.checked_arguments(cleaned)

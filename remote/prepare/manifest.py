@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from remote.prepare import labels
-from remote.prepare.build import Built, SourceCount, rows_path
+from remote.prepare.build import Built, SourceCount
+from remote.prepare.output import rows_path
 from remote.prepare.recipe import Recipe, fingerprint
 
 VERSION = 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
+
+import msgspec
 
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 """Character class of scripts written without spaces (kana, Han, Hangul)."""
@@ -113,3 +117,19 @@ def redact(text: str) -> tuple[str, int]:
 def ngrams(parts: list[str], size: int) -> Iterable[str]:
     """Overlapping runs of ``size`` words."""
     return (" ".join(parts[i : i + size]) for i in range(len(parts) - size + 1))
+
+
+def literal(text: str) -> Any:
+    """JSON, else a Python literal (datasets hold both).
+
+    Raises:
+        ValueError: neither.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        pass
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        raise ValueError("neither JSON nor a Python literal") from None

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from remote.prepare import build as building
+from remote.prepare.output import rows_path
 from remote.prepare.recipe import Recipe, parse
 
 REFERENCE = Path(__file__).resolve().parents[4] / "shared"
@@ -74,7 +75,7 @@ class Outcome:
         self.said = watcher.lines
         self.bytes = output.read_bytes()
         self.prompts = read_lines(output)
-        self.rows = read_lines(building.rows_path(output))
+        self.rows = read_lines(rows_path(output))
 
     def dropped(self, source: int = 0) -> dict[str, int]:
         """Counts by cause of one source."""

@@ -19,6 +19,7 @@ import pytest
 from remote.prepare import build as building
 from remote.prepare import spool
 from remote.prepare.errors import PrepareError
+from remote.prepare.output import rows_path
 from remote.prepare.recipe import Recipe
 from tests.remote.prepare import synthetic
 from tests.remote.prepare.conftest import Outcome, Quiet, read_lines, recipe_of, write_lines
@@ -26,7 +27,7 @@ from tests.remote.prepare.conftest import Outcome, Quiet, read_lines, recipe_of,
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def two_sources(tmp_path: Path, count: int = 900) -> dict[str, Any]:
+def two_sources(tmp_path: Path, count: int = 600) -> dict[str, Any]:
     synthetic.write(tmp_path / "a.jsonl", count)
     synthetic.write(tmp_path / "b.jsonl", count, start=count - 200)  # 200 rows are in both
     return {
@@ -64,7 +65,7 @@ def test_same_bytes_from_one_process_and_from_three(
 ) -> None:
     data = two_sources(tmp_path)
     monkeypatch.setattr("remote.prepare.sources.BLOCK", 40_000)  # more pieces to be shuffled
-    monkeypatch.setattr(building, "STRETCH", 150)
+    monkeypatch.setattr("remote.prepare.crew.STRETCH", 150)
     one = run(recipe(data), "one.jsonl", workers=1)
     three = run(recipe(data), "three.jsonl", workers=3)
     assert one.bytes == three.bytes
@@ -113,7 +114,7 @@ def test_a_larger_set_can_begin_with_an_earlier_one(tmp_path: Path) -> None:
     prepare(old, 60, None)
     prepare(new, 120, old)
     assert new.read_bytes().startswith(old.read_bytes())
-    assert [row["index"] for row in read_lines(building.rows_path(new))] == list(range(120))
+    assert [row["index"] for row in read_lines(rows_path(new))] == list(range(120))
     assert len({prompt["id"] for prompt in read_lines(new)}) == 120
     with pytest.raises(PrepareError, match="line 1 is not among"):
         prepare(new, 120, old, seed=99, dedup={"level": "exact"})
@@ -160,7 +161,7 @@ def test_killed_then_terminated_then_finished_gives_the_same_bytes(tmp_path: Pat
         return len(list(work.glob("000-*.json")))
 
     def wait_for(count: int, running: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while chunks() < count:
             assert time.monotonic() < deadline
             assert running.poll() is None, "it ended before it could be interrupted"
@@ -342,7 +343,7 @@ def test_a_worker_that_dies_is_one_line_and_leaves_nobody_behind(tmp_path: Path)
         cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     process = psutil.Process(running.pid)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     workers: list[psutil.Process] = []
     while len(workers) < 2:
         assert time.monotonic() < deadline

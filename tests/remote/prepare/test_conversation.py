@@ -46,7 +46,7 @@ _rules = st.builds(
 _tools = st.sampled_from([None, [], [{"name": "f"}], [{"name": "g h"}], "[{"])
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(_turn, max_size=8), _rules, _tools)
 def test_a_request_is_one_that_a_server_takes(turns: list[Any], rules: Rules, tools: Any) -> None:
     try:

@@ -11,6 +11,7 @@ import pytest
 
 from remote.prepare import build as building
 from remote.prepare import manifest
+from remote.prepare.output import rows_path
 from tests.remote.prepare.conftest import Quiet, read_lines, recipe_of
 
 
@@ -28,7 +29,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         {"name": "bfcl", "path": str(data / "bfcl-*.jsonl")},
         seed=1,
     )
-    built = building.build(recipe, output.parent, output, Quiet(), workers=2)
+    built = building.build(recipe, output.parent, output, Quiet(), workers=1)
     return output, manifest.describe(built, output)
 
 
@@ -79,7 +80,7 @@ def test_every_mapping_is_recorded(
         for row in read_lines(path)
     }
     prompts = read_lines(output)
-    rows = read_lines(building.rows_path(output))
+    rows = read_lines(rows_path(output))
     renamed = 0
     for prompt, row in zip(prompts, rows, strict=True):
         if "tools" not in prompt:
@@ -95,7 +96,7 @@ def test_rows_say_where_each_prompt_came_from(
     prepared: tuple[Path, dict[str, object]], real_data: Path
 ) -> None:
     output, _ = prepared
-    rows = read_lines(building.rows_path(output))
+    rows = read_lines(rows_path(output))
     prompts = read_lines(output)
     files = {path.name: path.read_bytes().split(b"\n") for path in real_data.glob("gsm8k-*.jsonl")}
     for prompt, row in list(zip(prompts, rows, strict=True))[:200]:

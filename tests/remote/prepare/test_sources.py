@@ -164,7 +164,7 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.dictionaries(st.text(), _json, max_size=3), max_size=8), st.integers(0, 4))
 def test_a_json_array_is_its_elements(rows: list[Any], indent: int) -> None:
     import io

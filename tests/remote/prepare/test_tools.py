@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote.prepare import tools
+from remote.prepare import calls, tools
 from remote.prepare.rows import Drop, Notes
+from remote.prepare.schema import json_type
 
 FUNCTION = {"name": "tides", "description": "Tides.", "parameters": {"type": "object"}}
 
@@ -39,7 +40,7 @@ FUNCTION = {"name": "tides", "description": "Tides.", "parameters": {"type": "ob
     ],
 )
 def test_types_as_datasets_write_them(text: str, schema: dict[str, Any], optional: bool) -> None:
-    assert tools.json_type(text) == (schema, optional)
+    assert json_type(text) == (schema, optional)
 
 
 @pytest.mark.parametrize(
@@ -181,20 +182,20 @@ REAL_WORDING = (
 
 
 def test_nothing_of_a_pasted_system_prompt_is_left() -> None:
-    block, rest = tools.lift_block(REAL_WORDING)
+    block, rest = calls.lift_block(REAL_WORDING)
     assert block is not None
     assert json.loads(block) == [{"name": "tides"}]
-    assert tools.strip_wrapper(rest, []) == ""
+    assert calls.strip_wrapper(rest, []) == ""
 
 
 def test_a_persona_beside_it_stays() -> None:
     text = "You advise skippers in the Orrin straits.\n" + REAL_WORDING + "\nAnswer in metres."
-    _, rest = tools.lift_block(text)
-    kept = tools.strip_wrapper(rest, [])
+    _, rest = calls.lift_block(text)
+    kept = calls.strip_wrapper(rest, [])
     assert "You advise skippers in the Orrin straits." in kept
     assert "Answer in metres." in kept
     assert "<" not in kept
-    assert tools.strip_wrapper(rest, [r"You advise [^.]*\."]) == ""  # what is left is too short
+    assert calls.strip_wrapper(rest, [r"You advise [^.]*\."]) == ""  # what is left is too short
 
 
 @pytest.mark.parametrize(
@@ -207,16 +208,16 @@ def test_a_persona_beside_it_stays() -> None:
     ],
 )
 def test_calls_pasted_into_texts(text: str) -> None:
-    raw = tools.calls_in_role(text)
-    call = tools.call(raw[0], "c", {"f": "f"})
+    raw = calls.calls_in_role(text)
+    call = calls.call(raw[0], "c", {"f": "f"})
     assert json.loads(call["function"]["arguments"]) == {"a": 1}
     assert call["function"]["name"] == "f"
 
 
 def test_calls_in_xml_and_the_text_around_them() -> None:
     text = "First.\n<function=run>\n<parameter=command>\nls -l\n</parameter>\n</function>\nThen."
-    calls, rest = tools.calls_in_text(text)
-    assert calls == [{"name": "run", "arguments": {"command": "ls -l"}}]
+    found, rest = calls.calls_in_text(text)
+    assert found == [{"name": "run", "arguments": {"command": "ls -l"}}]
     assert rest.split() == ["First.", "Then."]
 
 
@@ -229,7 +230,7 @@ def test_calls_in_xml_and_the_text_around_them() -> None:
 )
 def test_calls_that_are_torn(raw: str, cause: str) -> None:
     with pytest.raises(Drop) as caught:
-        tools.calls_in_text(raw)
+        calls.calls_in_text(raw)
     assert caught.value.cause == cause
 
 
@@ -238,5 +239,5 @@ def test_results_leave_their_envelope() -> None:
         '<tool_response>\n{"name": "f", "content": {"a": 1}}\n</tool_response>\n'
         "<tool_response>plain</tool_response>"
     )
-    assert tools.results_in_text(text) == ['{"a": 1}', "plain"]
-    assert tools.results_in_text('{"a": 1}') == ['{"a": 1}']
+    assert calls.results_in_text(text) == ['{"a": 1}', "plain"]
+    assert calls.results_in_text('{"a": 1}') == ['{"a": 1}']
