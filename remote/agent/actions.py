@@ -254,8 +254,11 @@ class Actions:
             self.swap = state
             self._owner.journal.save_swap(state)
 
+        def show(state: Swap) -> None:
+            self.swap = state
+
         self._owner.judge_not()
-        done = self.swap = await fleet.swap(swap, old=old, new=new, save=save)
+        done = self.swap = await fleet.swap(swap, old=old, new=new, save=save, show=show)
         await self.tell_run()
         if done.state == "done" and self._owner.run.alive:
             self._owner.judge_soon("swap", old)
