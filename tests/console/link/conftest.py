@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 
 from console.config import Target
 from console.link.client import Client, LinkStatus
 from remote.paths import Workspace
 from remote.protocol import Event, Happened, LogPart, Message, Snapshot, TargetSpec
+from tests.ending import end_all_in
 
 DEADLINE_S = 30.0
 
@@ -82,10 +80,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     folder = Workspace(tmp_path / "work")
     folder.root.mkdir()
     yield folder
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if str(folder.root) in " ".join(process.cmdline()):
-                os.kill(process.pid, signal.SIGKILL)
+    end_all_in(folder.root)
     folder.socket.unlink(missing_ok=True)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from remote.paths import Workspace
@@ -31,6 +29,7 @@ from remote.protocol import (
     Result,
     encode,
 )
+from tests.ending import end_all_in
 
 DEADLINE_S = 30.0
 
@@ -137,11 +136,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     folder = Workspace(tmp_path / "work")
     folder.root.mkdir()
     yield folder
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            line = " ".join(process.cmdline())
-            if str(folder.root) in line and process.pid != os.getpid():
-                os.kill(process.pid, signal.SIGKILL)
+    end_all_in(tmp_path)
     folder.socket.unlink(missing_ok=True)
 
 
