@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size
 
@@ -164,6 +165,12 @@ class RunScreen(StokerScreen):
     """The progress header, then every count."""
 
     SCREEN = "run"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "roll(-1)", show=False),
+        Binding("down,j", "roll(1)", show=False),
+        Binding("pageup", "roll(-10)", show=False),
+        Binding("pagedown", "roll(10)", show=False),
+    ]
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,6 +196,10 @@ class RunScreen(StokerScreen):
         if isinstance(found, Batches) and self.is_attached:
             self.query_one(RunText).batches = found
             self.query_one(RunText).show()
+
+    def action_roll(self, by: int) -> None:
+        """Scroll."""
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""
