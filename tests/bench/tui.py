@@ -22,7 +22,6 @@ import pty
 import re
 import select
 import shutil
-import signal
 import statistics
 import struct
 import subprocess
@@ -155,6 +154,25 @@ class Terminal:
             self.process.kill()
         self.process.wait()
         os.close(self.main)
+
+
+def end_all(folder: Path) -> None:
+    """End what was started on this folder: agent, consoles, writers."""
+    ours = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(folder) in word for word in process.cmdline()):
+                ours += [*process.children(recursive=True), process]
+        except psutil.Error:
+            continue
+    for process in ours:
+        try:
+            process.terminate()
+        except psutil.Error:
+            continue
+    _, left = psutil.wait_procs(ours, timeout=3)
+    for process in left:
+        process.kill()
 
 
 def tell(name: str, **values: Any) -> None:
@@ -326,11 +344,7 @@ def main() -> None:
         if not given.skip_memory:
             tell("memory", **memory_of_a_day())
     finally:
-        agent = (workspace / ".stoker" / "agent.lock").read_text().split()
-        for word in agent:
-            if word.isdigit() and psutil.pid_exists(int(word)):
-                os.kill(int(word), signal.SIGTERM)
-        time.sleep(1)
+        end_all(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
