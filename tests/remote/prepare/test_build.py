@@ -147,7 +147,7 @@ def write_recipe(tmp_path: Path, count: int) -> None:
 
 
 def test_killed_then_terminated_then_finished_gives_the_same_bytes(tmp_path: Path) -> None:
-    write_recipe(tmp_path, 14_000)
+    write_recipe(tmp_path, 10_000)
     work = tmp_path / "broken.jsonl.work"
 
     def start() -> subprocess.Popen[bytes]:
@@ -337,7 +337,7 @@ def test_of_a_session_every_step_or_only_the_longest(
 
 
 def test_a_worker_that_dies_is_one_line_and_leaves_nobody_behind(tmp_path: Path) -> None:
-    write_recipe(tmp_path, 14_000)
+    write_recipe(tmp_path, 10_000)
     running = subprocess.Popen(
         command("p.jsonl", "--workers", "2"),
         cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
