@@ -327,7 +327,7 @@ def _choose(recipe: Recipe, counts: list[SourceCount], folder: Path, watcher: Wa
         alive = np.flatnonzero((numbers == number) & (verdict == dedup.KEPT))
         count.alive = len(alive)
         chosen = mix.choose(records, alive, count.quota, recipe.mix.unit)
-        count.amount = int(mix.amounts(records[chosen], recipe.mix.unit).sum())
+        count.amount = int(mix.amounts(records, chosen, recipe.mix.unit).sum())
         if len(alive) > len(chosen):
             count.dropped["over_quota"] = len(alive) - len(chosen)
         picks.append(chosen)

@@ -43,13 +43,14 @@ def quotas(recipe: Recipe) -> list[int | None]:
     return found
 
 
-def amounts(records: NDArray[Any], unit: Unit) -> NDArray[np.int64]:
-    """What each prompt counts for in the unit of the quotas."""
+def amounts(records: NDArray[Any], which: NDArray[np.int64], unit: Unit) -> NDArray[np.int64]:
+    """What each of these prompts counts for in the unit of the quotas."""
     import numpy as np
 
     if unit == "prompts":
-        return np.ones(len(records), dtype=np.int64)
-    return records["tokens" if unit == "prompt_tokens" else "expected"].astype(np.int64)
+        return np.ones(len(which), dtype=np.int64)
+    column = records["tokens" if unit == "prompt_tokens" else "expected"]
+    return column[which].astype(np.int64)
 
 
 def choose(
@@ -62,9 +63,10 @@ def choose(
     """
     import numpy as np
 
-    part = records[alive]
-    order = alive[np.lexsort((part["key"][:, 1], part["key"][:, 0], part["rank"]))]
+    # Column by column: whole records of all prompts would be the peak of memory.
+    key, rank = records["key"], records["rank"]
+    order = alive[np.lexsort((key[alive, 1], key[alive, 0], rank[alive]))]
     if quota is None:
         return order
-    total = np.cumsum(amounts(records[order], unit))
+    total = np.cumsum(amounts(records, order, unit))
     return order[: int(np.searchsorted(total, quota, side="right"))]
