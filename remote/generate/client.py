@@ -175,7 +175,11 @@ class Client:
             early = time.monotonic() - began < _AGAIN_WITHIN_S
             if trouble.cause != "reset" or not box.reused or not early:
                 raise
-            response = await self._post(server, data)
+            try:
+                response = await self._post(server, data)
+            except TroubleError as again:
+                # Nobody listens any more: it did break this request off by dying.
+                raise trouble if again.cause == "refused" else again from None
         if response.status_code != 200:
             raise refusal(response.status_code, response.content, response.headers)
         return read_answer(response.content)

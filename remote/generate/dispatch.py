@@ -419,6 +419,8 @@ class Dispatcher:
         job.avoid = server
         gone = cause in ("refused", "reset", "timeout", "denied")
         server.breaker.failed(at, gone=gone)
+        if gone:
+            self.try_due()  # at once: whether it died is seen only until it is back
         if cause == "refused":
             self._lost(server)
         if cause == "busy":
@@ -502,6 +504,8 @@ class Dispatcher:
             else:
                 server.problem = f"no answer to a short completion within {CHECK_S:.0f} s"
             breaker.trial_failed(time.monotonic())
+            if isinstance(error, TroubleError) and error.cause == "reset":
+                breaker.retry_at = time.monotonic()  # a connection of before its death
         else:
             server.problem = ""
             server.sign_at = time.monotonic()

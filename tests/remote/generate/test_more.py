@@ -120,7 +120,7 @@ def test_hedging(serve: Callable[..., Served], generation: Callable[..., Generat
 
 
 def test_poison_is_quarantined(
-    serve: Callable[..., Served], generation: Callable[..., Generation], monkeypatch: Any
+    serve: Callable[..., Served], generation: Callable[..., Generation]
 ) -> None:
     """A prompt that kills its server twice gets one to itself, and is given up when that dies."""
     run = generation(40)
@@ -131,7 +131,7 @@ def test_poison_is_quarantined(
         if server.process.poll() is not None and deaths < 12:
             assert server.process.stdout is not None
             server.process.stdout.close()
-            time.sleep(1.0)  # long enough that a connection is refused in between
+            time.sleep(1.5)  # long enough that a connection is refused in between
             server.start()
             deaths += 1
         time.sleep(0.05)
