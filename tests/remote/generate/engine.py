@@ -97,8 +97,8 @@ class Engine:
     ) -> web.StreamResponse:
         """The response of one mode."""
         if mode == "reset":
-            assert request.transport is not None
-            request.transport.abort()
+            if request.transport is not None:  # the client may have gone first
+                request.transport.abort()
             return web.Response()
         if mode == "garbage":
             return web.Response(text="<html>gateway</html>", content_type="text/html")
