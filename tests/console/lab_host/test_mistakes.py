@@ -151,8 +151,8 @@ def test_nothing_deployed(settings: Path) -> None:
     ("text", "says"),
     [
         (None, "no such prompts file"),
-        ('{"messages":[]}\n{"messages":\n', "p.jsonl:2: not JSON"),
-        ('{"messages":[]}\n{"prompt":""}\n', "p.jsonl:2: a JSON object with `messages`"),
+        ('{"messages":[{}]}\n{"messages":\n', "p.jsonl:2: not JSON"),
+        ('{"messages":[{}]}\n{"prompt":""}\n', "p.jsonl:2: a JSON object with `messages`"),
         ("", "no prompts in it"),
     ],
 )
