@@ -52,7 +52,7 @@ async def recorded(tmp_path: Path) -> AsyncIterator[Recording]:
         data = array("f", [row.get(name, float("nan")) for name in SERIES for _ in range(2)])
         journal.add(Sample(begin + second, 2, data))
         if second % 100 == 0:
-            await journal.events(0, 1)  # samples that come faster than the disk are dropped
+            await journal.history(begin, begin + 1, 1)  # what outruns the disk is dropped
     journal.emit("swap.done", "37 → 72 slots", who="ops")
     await journal.close()
     recording = Recording(path)
