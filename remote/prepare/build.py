@@ -307,6 +307,8 @@ def _choose(recipe: Recipe, counts: list[SourceCount], folder: Path, watcher: Wa
         lowest = min(rules.near, rules.near_code, rules.near_math)
         signatures = dedup.Signatures(folder, chunks, lowest)
     judged = dedup.judge(records, place_of[numbers], recipe.dedup, signatures)
+    if signatures is not None:
+        signatures.close()
     verdict = judged.verdict
     for number, count in enumerate(counts):
         own = numbers == number

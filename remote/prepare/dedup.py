@@ -12,6 +12,7 @@ memory, so that the state is some dozen bytes a prompt.
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,11 +120,8 @@ class Signatures:
     """
 
     def __init__(self, folder: Path, chunks: list[int], threshold: float) -> None:
-        import numpy as np
-
         self._folder = folder
         self.bands, width = bands(threshold)
-        rows = 0
         path = folder / "signatures"
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(path.open("wb"))
@@ -133,16 +131,22 @@ class Signatures:
                     out.write(block.tobytes())
                     for n, band in enumerate(outs):
                         band.write(_mix(block[:, n * width : (n + 1) * width]).tobytes())
-                    rows += len(block)
-        shape = (rows, PERMUTATIONS)
-        self.matrix: NDArray[np.uint32] = (
-            np.memmap(path, dtype="<u4", mode="r", shape=shape)
-            if rows
-            else np.empty(shape, dtype="<u4")
-        )
+        self._file = path.open("rb")
 
     def _band(self, number: int) -> Path:
         return self._folder / f"band-{number:02d}"
+
+    def rows(self, which: list[int]) -> NDArray[np.uint32]:
+        """Some signatures, read one by one: mapped, the file would come to fill the memory."""
+        import numpy as np
+
+        size = 4 * PERMUTATIONS
+        data = b"".join(os.pread(self._file.fileno(), size, size * row) for row in which)
+        return np.frombuffer(data, dtype="<u4").reshape(-1, PERMUTATIONS)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def band(self, number: int) -> NDArray[np.uint64]:
         """A hash of each row's slots in one band."""
@@ -204,8 +208,8 @@ def _near(
             candidates += survivors.get(group, ())[:MAX_COMPARED]
         if candidates:
             unique = np.unique(np.array(candidates, dtype=np.int64))
-            own = np.asarray(signatures.matrix[rows[at]])
-            others = np.asarray(signatures.matrix[rows[unique]])
+            own, *_ = signatures.rows([int(rows[at])])
+            others = signatures.rows(rows[unique].tolist())
             alike = (others == own).mean(axis=1)
             fits = (alike >= np.maximum(needed[unique], needed[at])) & (
                 frames[unique] == frames[at]

@@ -328,7 +328,7 @@ class Stream:
                         f"source {self._source.name}: {self._source.hub} breaks off near row"
                         f" {number * ROWS}: {_line(error)}; the same command goes on from there"
                     ) from error
-                time.sleep(0.5 * 2**tries)
+                time.sleep(0.25 * 2**tries)
             else:
                 return
 
