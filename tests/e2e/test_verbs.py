@@ -63,7 +63,7 @@ async def test_the_verbs(tmp_path: Path) -> None:
         )
         assert plan["predicted_max_running"] == 62
         assert any("no_buffer" in line for line in plan["diff"])
-        said = await stoker("restart", "--set", "mem-fraction-statc=0.9", "--dry-run", status=1)
+        said = await stoker("restart", "--set", "mem-fraction-statc=0.9", "--dry-run", status=2)
         assert "mem-fraction-static" in said
         said = await stoker("restart", "--set", "mem-fraction-static=0.9", status=2)
         assert "--yes" in said
