@@ -70,6 +70,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         return (parser if wanted else _console_parser()).parse_args(words)
     if words[position] not in verbs:
         return _console_parser().parse_args(words)
+    if words[position] == "prepare":
+        return _prepare_parser().parse_args([*words[:position], *words[position + 1 :]])
     # Options may stand before the verb, too: `stoker --config FILE status`.
     return parser.parse_args([words[position], *words[:position], *words[position + 1 :]])
 
@@ -96,6 +98,20 @@ def _console_parser() -> argparse.ArgumentParser:
     parser.add_argument("target", nargs="?", metavar="TARGET")
     parser.add_argument("--read-only", action="store_true", help="look, change nothing")
     parser.set_defaults(handler=_console)
+    return parser
+
+
+def _prepare_parser() -> argparse.ArgumentParser:
+    from remote.prepare import command
+
+    text = "Prompts from datasets, by a recipe: mixed, deduplicated, checked against the context."
+    parser = argparse.ArgumentParser(prog="stoker prepare", description=text)
+    command.add_arguments(parser)
+    parser.add_argument("--config", metavar="FILE", help="stoker.toml to use with --on")
+    parser.add_argument(
+        "--on", metavar="TARGET", help="in the container; FILE and paths are its workspace's"
+    )
+    parser.set_defaults(handler=_prepare, parser=parser)
     return parser
 
 
@@ -154,12 +170,7 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     export.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     export.add_argument("out", type=Path, metavar="OUT.parquet")
     export.add_argument("--set-aside", action="store_true", help="those set aside, too")
-    prepare = verb("prepare", _prepare, "prompts from datasets, by a recipe", target=False)
-    prepare.add_argument("recipe", metavar="RECIPE.toml", help="a file, or a shipped recipe's name")
-    prepare.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
-    prepare.add_argument("--report", action="store_true", help="the long report, and an HTML page")
-    prepare.add_argument("--workers", type=int, metavar="N", help="processes (as many as cores)")
-    prepare.add_argument("--on", metavar="TARGET", help="in the container, FILE in its workspace")
+    verb("prepare", _prepare, "prompts from datasets, by a recipe", target=False)
     verify = verb("verify", _verify, "audit a run directory", target=False)
     verify.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     verify.add_argument("--prompts", type=Path, metavar="FILE")
@@ -352,24 +363,22 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    if options.on is not None:
-        from console import verbs
+    if options.on is None:
+        from remote.prepare import command
 
-        target = _settings(options).target(options.on)
-        words = ["-o", str(options.output)]
-        words += [f"--{name}" for name in ("report", "json") if getattr(options, name)]
-        words += ["--workers", str(options.workers)] if options.workers else []
-        return _go(verbs.prepare_on(target, Path(options.recipe), words))
-    from remote.prepare import command
+        return command.dispatch(options.parser, options)
+    if options.recipe is None:
+        raise UsageError("--on: a recipe is needed")
+    from console import verbs
 
-    return command.main(
-        Path(options.recipe),
-        options.output,
-        report=options.report,
-        json=options.json,
-        workers=options.workers,
-        debug=options.debug,
-    )
+    target = _settings(options).target(options.on)
+    words = ["-o", str(options.output), "--base", str(options.base or ".")]
+    for name in ("report", "json", "keep_work"):
+        words += [f"--{name.replace('_', '-')}"] if getattr(options, name) else []
+    for name in ("workers", "after", "check"):
+        value = getattr(options, name)
+        words += [f"--{name}", str(value)] if value is not None else []
+    return _go(verbs.prepare_on(target, Path(options.recipe), words))
 
 
 def _export(options: argparse.Namespace) -> int:
