@@ -453,7 +453,7 @@ async def prepare_on(target: Target, recipe: Path, options: list[str]) -> int:
         say(await push_agent(target, place))
         word = str(recipe)
         if await asyncio.to_thread(recipe.is_file):
-            word = f"{STOKER_DIR}/recipes/{recipe.name}"
+            word = f"{STOKER_DIR}/recipe-{recipe.name}"
             await push_file(place, recipe, word)
         spec = target.spec
         code = f"{spec.workspace}/{STOKER_DIR}/code/{own_version()}"
