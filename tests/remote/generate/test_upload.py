@@ -200,6 +200,9 @@ def test_run_uploads_and_resumes(
     run.kill()
     run.wait()
     run.start(server, options=options)
+    assert run.process is not None
+    pid = run.process.pid  # the progress of the one before is there until this one's first
+    wait_for(lambda: run.progress().get("pid") == pid, 40)
     wait_for(lambda: run.progress().get("s3_uploaded", 0) >= 2, 40)
     run.kill(signal.SIGTERM)
     assert run.wait() == 130
