@@ -344,7 +344,8 @@ class Fleet:
         told = [line for line in await asyncio.gather(*map(one, servers)) if line]
         if told:
             rest = len(servers) - len(told)
-            raise FleetError("; ".join(told) + (f" (the other {rest} go ahead)" if rest else ""))
+            lines = "; ".join(dict.fromkeys(told))
+            raise FleetError(lines + (f" (the other {rest} go ahead)" if rest else ""))
 
     async def _leader(self, servers: list[Server]) -> tuple[Server | None, list[Server]]:
         """The server that goes ahead alone where kernels have to be compiled first."""
