@@ -1,9 +1,9 @@
 """What happened, in SQLite: samples, events, config epochs, swap plans, actions.
 
 The journal helps and never hinders: when the disk is full or the file is damaged it says so
-once, goes on in memory and tries again later. All file work is done by one thread; only
-:meth:`Journal.save_swap` waits for it, since a swap's next step must not begin before its plan
-is durable.
+once, goes on in memory and tries again later. All file work is done by one thread, which only
+:meth:`Journal.save_swap` and the readers wait for, and never on the loop: a swap's next step must
+not begin before its plan is durable, while everything else goes on.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, data TEXT);
 CREATE TABLE IF NOT EXISTS actions (
   id INTEGER PRIMARY KEY, began REAL, ended REAL, who TEXT, what TEXT, result TEXT);
 """
+PUT_EPOCH = "INSERT OR REPLACE INTO epochs VALUES (?,?)"
+PUT_SWAP = "INSERT OR REPLACE INTO swaps VALUES (?,?,?)"
+PUT_NOTE = "INSERT OR REPLACE INTO notes VALUES (?,?)"
 LAYOUT = 1
 RING = 2000
-"""Events kept in memory; older ones are read from the file."""
+"""Events kept in memory; older ones are read from the file. While that fails, only these."""
 BACKLOG = 600
-"""Writes that may wait for the disk; more samples than that are dropped, events are not."""
+"""Writes that may wait for the disk; with more of them samples go to memory alone."""
 RETRY_S = 10.0
 UPKEEP_S = 60.0
 DURABLE_S = 20.0
@@ -61,7 +64,6 @@ class Journal:
         self.swaps: dict[int, Swap] = {}
         self._notes: dict[str, bytes] = {}
         self.recent: deque[Event] = deque(maxlen=RING)
-        self.dropped = 0
         self._on_problem = on_problem
         self._samples: deque[Sample] = deque(maxlen=int(samples.KEEP[1]))
         self._pool = ThreadPoolExecutor(1, "journal")
@@ -101,7 +103,6 @@ class Journal:
             return  # two in one second, or a clock that went back
         self._samples.append(sample)
         if self._waiting > BACKLOG:
-            self.dropped += 1
             return
         row = (1, sample.time, sample.gpus, sample.pack())
         self._submit(lambda db: db.execute("INSERT OR REPLACE INTO samples VALUES (?,?,?,?)", row))
@@ -131,12 +132,8 @@ class Journal:
     def put_epoch(self, epoch: Epoch) -> None:
         """Add an epoch, or replace its numbers."""
         self.epochs[epoch.id] = epoch
-        self._submit(
-            lambda db: db.execute(
-                "INSERT OR REPLACE INTO epochs VALUES (?,?)",
-                (epoch.id, msgspec.json.encode(epoch).decode()),
-            )
-        )
+        row = _epoch_row(epoch)
+        self._submit(lambda db: db.execute(PUT_EPOCH, row))
 
     def note(self, name: str, value: Any) -> None:
         """Keep one small value under a name, for the next agent."""
@@ -145,7 +142,7 @@ class Journal:
             return
         self._notes[name] = data
         row = (name, data.decode())
-        self._submit(lambda db: db.execute("INSERT OR REPLACE INTO notes VALUES (?,?)", row))
+        self._submit(lambda db: db.execute(PUT_NOTE, row))
 
     def noted(self, name: str, kind: Any) -> Any:
         """The value kept under a name, None where there is none that fits ``kind``."""
@@ -162,7 +159,7 @@ class Journal:
         """An id that no swap had."""
         return max([0, *self.swaps]) + 1
 
-    def save_swap(self, swap: Swap) -> None:
+    async def save_swap(self, swap: Swap) -> None:
         """Make a swap's state durable (``synchronous=FULL``) before returning.
 
         Where the file fails the swap goes on all the same: the state is kept in memory and the
@@ -173,16 +170,15 @@ class Journal:
         def write(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA synchronous=FULL")
             try:
-                db.execute(
-                    "INSERT OR REPLACE INTO swaps VALUES (?,?,?)",
-                    (swap.id, swap.state, msgspec.json.encode(swap).decode()),
-                )
+                db.execute(PUT_SWAP, _swap_row(swap))
             finally:
                 db.execute("PRAGMA synchronous=NORMAL")
 
-        done = self._submit(write)
+        # Handed over before the first wait: of two saves the later one stays. Whoever gives up
+        # waiting does not undo the write.
+        written = asyncio.wrap_future(self._submit(write))
         try:
-            done.result(timeout=DURABLE_S)
+            await asyncio.wait_for(asyncio.shield(written), DURABLE_S)
         except TimeoutError:
             self._on_problem(f"journal: the disk took over {DURABLE_S:.0f} s to keep a swap's step")
 
@@ -268,6 +264,13 @@ class Journal:
             if not self._last_event:
                 self._last_event = last
                 self.recent.extend(self._read_events("1", (), 500))
+        # What happened while the file failed is known here alone: a swap that has ended meanwhile
+        # must not be gone on with by the next agent.
+        db.executemany(PUT_EPOCH, [_epoch_row(epoch) for epoch in list(self.epochs.values())])
+        db.executemany(PUT_SWAP, [_swap_row(swap) for swap in list(self.swaps.values())])
+        db.executemany(
+            PUT_NOTE, [(name, data.decode()) for name, data in list(self._notes.items())]
+        )
         for (data,) in db.execute("SELECT data FROM epochs"):
             epoch = msgspec.json.decode(data, type=Epoch)
             self.epochs.setdefault(epoch.id, epoch)
@@ -282,12 +285,6 @@ class Journal:
             since = int(time.time() - samples.KEEP[1])
             self._samples.extend(self._rows(1, since, int(time.time()) + 1))
         self._write_events(db)
-        for epoch in self.epochs.values():
-            db.execute(
-                "INSERT OR IGNORE INTO epochs VALUES (?,?)",
-                (epoch.id, msgspec.json.encode(epoch).decode()),
-            )
-        self.dropped = 0
         self._retry_at = 0.0
 
     def _submit(self, work: Callable[[sqlite3.Connection], Any]) -> Future[None]:
@@ -424,3 +421,11 @@ class Journal:
             db.execute("COMMIT")
         for step, before in plan.drops:
             db.execute("DELETE FROM samples WHERE step=? AND time<?", (step, before))
+
+
+def _epoch_row(epoch: Epoch) -> tuple[int, str]:
+    return epoch.id, msgspec.json.encode(epoch).decode()
+
+
+def _swap_row(swap: Swap) -> tuple[int, str, str]:
+    return swap.id, swap.state, msgspec.json.encode(swap).decode()

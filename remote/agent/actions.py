@@ -211,7 +211,7 @@ class Actions:
             began=time.time(),
         )
         self.swap = swap
-        await asyncio.to_thread(self._owner.journal.save_swap, swap)
+        await self._owner.journal.save_swap(swap)
         what = f"restart ({strategy}), {', '.join(plan.diff) or 'same flags'}"
         await self._go(what, who, lambda: self._run_swap(fleet, swap, old, new), wait=0.0)
         return replace(plan, swap=swap)
@@ -250,9 +250,9 @@ class Actions:
             self.swap = self._owner.journal.swaps[max(self._owner.journal.swaps)]
 
     async def _run_swap(self, fleet: Fleet, swap: Swap, old: Epoch | None, new: Epoch) -> str:
-        def save(state: Swap) -> None:
+        async def save(state: Swap) -> None:
             self.swap = state
-            self._owner.journal.save_swap(state)
+            await self._owner.journal.save_swap(state)
 
         def show(state: Swap) -> None:
             self.swap = state

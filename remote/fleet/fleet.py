@@ -529,7 +529,7 @@ class Fleet:
         *,
         old: Epoch | None,
         new: Epoch,
-        save: Callable[[Swap], None],
+        save: Callable[[Swap], Awaitable[None]],
         show: Callable[[Swap], None] | None = None,
     ) -> Swap:
         """Carry a swap out, or on from its first unfinished step; returns it as it ended.

@@ -21,9 +21,9 @@ from remote.fleet.judge import judge
 from remote.fleet.operations import Operations
 from remote.fleet.outside import Emit, FleetError
 from remote.fleet.server import Server
-from remote.protocol import Epoch, Flags, StepName, StepState, Swap
+from remote.protocol import Epoch, Flags, StepName, StepState, Swap, SwapStep
 
-Save = Callable[[Swap], None]
+Save = Callable[[Swap], Awaitable[None]]
 
 
 class Start(Protocol):
@@ -66,8 +66,11 @@ class Swapper:
     def decide(self, keep: bool, who: str) -> None:
         """Keep the new flags (end the judging or the wait for confirmation), or take them back.
 
-        Raises :class:`FleetError` where there is nothing to be kept yet.
+        Raises :class:`FleetError` where there is nothing to be kept yet, or where it is decided.
         """
+        last = self._confirmation
+        if self.swap.state != "doing" or (last is not None and last.state in plan.OVER):
+            raise FleetError("it is decided already: the swap is about to end")
         waits = any(s.name in ("judge", "confirm") and s.state == "doing" for s in self.swap.steps)
         if keep and not waits:
             raise FleetError("nothing waits to be kept: the swap goes on by itself")
@@ -86,7 +89,7 @@ class Swapper:
                 await _together([self._take_back(gpu) for gpu in group])
         # Those of which an earlier agent had begun the way back.
         await _together([self._one(gpu) for gpu in self.swap.gpus if self._begun(gpu)])
-        return self._conclude()
+        return await self._conclude()
 
     def _begun(self, gpu: int) -> bool:
         return not plan.untouched(self.swap, gpu) and not plan.finished(self.swap, gpu)
@@ -96,17 +99,21 @@ class Swapper:
 
     def _unwanted(self) -> bool:
         """Whether the new flags are to go from every server that has them."""
-        step = plan.of(self.swap, self.swap.gpus[0], "confirm") if self.swap.gpus else None
+        step = self._confirmation
         return step is not None and step.state == "failed"
 
-    def _conclude(self) -> Swap:
+    @property
+    def _confirmation(self) -> SwapStep | None:
+        return plan.of(self.swap, self.swap.gpus[0], "confirm") if self.swap.gpus else None
+
+    async def _conclude(self) -> Swap:
         swap = self.swap
         wrong = [gpu for gpu in swap.gpus if plan.failed(swap, gpu)]
         if not wrong:
             slots = sorted({s.text for s in swap.steps if s.name == "compare" and s.text})
             judged = [s.text for s in swap.steps if s.name in ("judge", "confirm") and s.text]
             text = f"{_gpus(swap.gpus)} on the new flags: {'; '.join([*slots, *judged])}"
-            return self._end(replace(swap, state="done", text=text))
+            return await self._end(replace(swap, state="done", text=text))
         first = plan.failed(swap, wrong[0])
         assert first is not None
         back = [g for g in swap.gpus if plan.of(swap, g, "put back") is not None]
@@ -133,12 +140,12 @@ class Swapper:
             text += f"; {_gpus(moved)} keep the new flags"
         if waiting:
             text += f"; {_gpus(waiting)} not touched"
-        return self._end(replace(swap, state="failed" if lost else "rolled back", text=text))
+        return await self._end(replace(swap, state="failed" if lost else "rolled back", text=text))
 
-    def _end(self, swap: Swap) -> Swap:
+    async def _end(self, swap: Swap) -> Swap:
         text = f"{swap.text}; {plan.out_of_service(swap):,.0f} GPU-seconds out of service"
         self.swap = replace(swap, text=text, ended=time.time())
-        self._save(self.swap)
+        await self._save(self.swap)
         done = swap.state == "done"
         self._emit(
             "swap.done" if done else "swap.failed",
@@ -280,7 +287,7 @@ class Swapper:
             return True
         began = step.began if step is not None and step.began is not None else time.time()
         self.swap = plan.mark(self.swap, gpu, name, state="doing", began=began)
-        self._save(self.swap)
+        await self._save(self.swap)
         try:
             state, text = await do(server)
         except FleetError as error:
@@ -288,7 +295,7 @@ class Swapper:
         self.swap = plan.mark(
             self.swap, gpu, name, state=state, began=began, ended=time.time(), text=text
         )
-        self._save(self.swap)
+        await self._save(self.swap)
         if state != "skipped":
             self._emit(
                 "swap.step",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -73,8 +74,8 @@ async def test_ids_grow_even_when_the_file_was_lost(journal: Journal) -> None:
 
 async def test_epochs_swaps_and_configured_flags_survive(journal: Journal) -> None:
     journal.put_epoch(Epoch(id=3, since=1.0, flags={"mem-fraction-static": 0.9}))
-    journal.save_swap(swap(5))
-    journal.save_swap(swap(5, "further"))
+    await journal.save_swap(swap(5))
+    await journal.save_swap(swap(5, "further"))
     journal.note("configured", {"a": 1})
     again = await reopened(journal)
     assert again.epochs[3].flags == {"mem-fraction-static": 0.9}
@@ -88,11 +89,28 @@ async def test_epochs_swaps_and_configured_flags_survive(journal: Journal) -> No
 
 
 async def test_a_swap_is_durable_when_save_returns(journal: Journal) -> None:
-    journal.save_swap(swap(1, "here"))
+    await journal.save_swap(swap(1, "here"))
     assert journal.path is not None
     with sqlite3.connect(journal.path) as other:
         rows = other.execute("SELECT data FROM swaps").fetchall()
     assert "here" in rows[0][0]
+
+
+async def test_a_slow_disk_holds_up_the_swap_and_nothing_else(journal: Journal) -> None:
+    assert journal.path is not None
+    other = sqlite3.connect(journal.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # the journal's thread waits for this as for a disk
+    saves = [asyncio.create_task(journal.save_swap(swap(1, text))) for text in ("old", "new")]
+    began = time.monotonic()
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert time.monotonic() - began < 2, "the loop stood still"
+    assert not any(save.done() for save in saves)
+    other.execute("ROLLBACK")
+    await asyncio.gather(*saves)
+    ((data,),) = other.execute("SELECT data FROM swaps").fetchall()
+    assert "new" in data
+    other.close()
 
 
 async def test_history_over_restart_and_levels(journal: Journal) -> None:
@@ -124,7 +142,7 @@ async def test_a_damaged_file_is_put_aside_and_said(tmp_path: Path) -> None:
     journal = Journal(path, told.append)
     await journal.open()
     event = journal.emit("test", "goes on")
-    journal.save_swap(swap(1))
+    await journal.save_swap(swap(1))
     assert any("damaged" in text for text in told)
     again = await reopened(journal)
     assert again.last_event == event.id
@@ -139,8 +157,10 @@ async def test_a_disk_that_fails_leaves_it_in_memory(tmp_path: Path) -> None:
     journal = Journal(blocked / "journal.db", told.append)
     await journal.open()
     made = journal.emit("test", "still there")
-    journal.save_swap(swap(1))
+    await journal.save_swap(swap(1))
+    await journal.save_swap(swap(1, "ended"))
     journal.put_epoch(Epoch(id=1, since=0.0, flags={}))
+    journal.note("configured", {"a": 1})
     journal.add(samples.sample(time.time(), [ServerState(gpu=0, gen_tok_s=3.0)], [], 1))
     assert await journal.events(made.id - 1, 10) == [made]
     history = await journal.history(time.time() - 10, time.time() + 1, 1)
@@ -154,4 +174,6 @@ async def test_a_disk_that_fails_leaves_it_in_memory(tmp_path: Path) -> None:
     again = await reopened(journal)
     assert [e.text for e in again.recent] == ["still there", "again"]
     assert 1 in again.epochs
+    assert again.swaps[1].text == "ended"
+    assert again.noted("configured", dict[str, int]) == {"a": 1}
     await again.close()

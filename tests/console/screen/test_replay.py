@@ -37,7 +37,7 @@ async def recorded(tmp_path: Path) -> AsyncIterator[Recording]:
             steps.append(
                 SwapStep(gpu, name, "done", at + index * 10, at + index * 10 + 10, name)  # type: ignore[arg-type]
             )
-    journal.save_swap(
+    await journal.save_swap(
         Swap(1, "rolling", [0, 1], 1, 2, "ops", begin + 600, "done", begin + 720, steps)
     )
     for second in range(LENGTH + 1):

@@ -30,7 +30,7 @@ class Journal:
     stop_at: tuple[int, str, str] | None = None
     fleet_task: asyncio.Task[Swap] | None = None
 
-    def __call__(self, swap: Swap) -> None:
+    async def __call__(self, swap: Swap) -> None:
         self.saved.append(msgspec.json.encode(swap))
         if self.stop_at is not None and self.fleet_task is not None:
             step = plan.of(swap, self.stop_at[0], self.stop_at[1])  # type: ignore[arg-type]
