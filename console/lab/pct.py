@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,24 +63,24 @@ class Die(Exception):  # noqa: N818 - Perl's word
         self.status = status
 
 
-class Node:
+class Node(ABC):
     """What a Proxmox node knows of its containers."""
 
+    @abstractmethod
     def vmids(self) -> Iterable[int]:
         """Containers of this node."""
-        raise NotImplementedError
 
+    @abstractmethod
     def config(self, vmid: int) -> dict[str, str] | None:
         """Keys and values of a container's configuration; None where it has none here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def running(self, vmid: int) -> bool:
         """A frozen container counts as running."""
-        raise NotImplementedError
 
+    @abstractmethod
     def attach(self, vmid: int, keep_env: bool, argv: list[str]) -> int:
         """Run a command inside, on this process's own standard files → exit status."""
-        raise NotImplementedError
 
 
 # --- Parsing ---
