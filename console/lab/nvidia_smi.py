@@ -2,7 +2,7 @@
 """``nvidia-smi`` of the lab: the queries that tools make, answered from the simulation's state.
 
 Runs by itself with the standard library alone (``python -ISE``), since it is started like the
-real program and must cost as little. Beside it lies ``nvidia-smi.conf``: the folder of the GPUs'
+real program and must cost as little. Its first argument names a file with the folder of the GPUs'
 state files (see ``console.lab.sim.gpu``) and their number, one a line.
 """
 
@@ -21,7 +21,10 @@ TOTAL_MIB = 97_887
 LIMIT_W = 600.0
 IDLE_W = 34.0
 IDLE_C = 31.0
+HELD_W = 92.0
+"""Without work, while a process has its memory: clocks stay up."""
 COOLING_S = 40.0
+"""Time constant of a card's temperature."""
 
 FIELDS = {  # name: unit
     "index": "",
@@ -87,16 +90,18 @@ class Gpu:
             self.pid, self.memory, self.load = int(pid), max(int(memory), 4), int(load)
             self.power, self.heat = float(power), float(heat)
             if age > 10:  # its server is gone and left a process with the memory
-                self.load, self.power = 0, 92.0
+                self.load, self.power = 0, HELD_W
                 self.heat = cooled(self.heat, age)
         else:
             self.heat = cooled(float(heat), age)
 
     def value(self, field: str, units: bool, now: str) -> str:
         """The field as the real program prints it."""
-        cap = {"index": self.index, "name": NAME, "gpu_name": NAME, "timestamp": now}
         plain = {
-            **cap,
+            "index": self.index,
+            "name": NAME,
+            "gpu_name": NAME,
+            "timestamp": now,
             "uuid": self.uuid,
             "gpu_uuid": self.uuid,
             "serial": "[N/A]",
@@ -139,7 +144,7 @@ def lost(folder: str, index: int) -> bool:
     """Whether the simulation says that this card fell off the bus."""
     try:
         with open(f"{folder}/fault{index}.json") as file:
-            return '"lost":true' in file.read()
+            return '"lost":true' in "".join(file.read().split())
     except OSError:
         return False
 

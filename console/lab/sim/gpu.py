@@ -16,11 +16,10 @@ import os
 import time
 from pathlib import Path
 
-IDLE_W, FULL_W = 34.0, 585.0
-IDLE_C, FULL_C = 31.0, 78.0
+from console.lab.nvidia_smi import COOLING_S, HELD_W, IDLE_C, IDLE_W, cooled
+
+FULL_W, FULL_C = 585.0, 78.0
 WRITE_S = 0.95
-WARM_UP_S = 40.0
-"""Time constant of the card's temperature."""
 
 
 def claim(folder: Path, index: int) -> int | None:
@@ -60,8 +59,7 @@ class Card:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError, ValueError, IndexError):
             age = time.time() - self.path.stat().st_mtime
-            last = float(self.path.read_text().split()[4])
-            self._temperature = IDLE_C + (last - IDLE_C) * math.exp(-age / WARM_UP_S)
+            self._temperature = cooled(float(self.path.read_text().split()[4]), age)
 
     def write(self, *, at_once: bool = False) -> None:
         """Put the present state where ``nvidia-smi`` finds it."""
@@ -70,12 +68,12 @@ class Card:
             return
         self._written = now
         target = IDLE_C + (FULL_C - IDLE_C) * self.load
-        weight = math.exp(-(now - self._at) / WARM_UP_S)
+        weight = math.exp(-(now - self._at) / COOLING_S)
         self._temperature = target + (self._temperature - target) * weight
         self._at = now
         power = IDLE_W + (FULL_W - IDLE_W) * self.load
         if self.memory_mib and not self.load:
-            power = 92.0  # clocks stay up while a context is alive
+            power = HELD_W
         text = (
             f"{self.pid} {self.memory_mib} {round(self.load * 100)} {power:.2f} "
             f"{self._temperature:.0f}\n"

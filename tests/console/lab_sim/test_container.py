@@ -193,7 +193,7 @@ def test_a_card_shows_what_its_owner_does_and_cools_when_that_is_gone(smi: Smi) 
 
 
 def test_a_lost_card_fails_the_whole_query(smi: Smi) -> None:
-    set_fault(smi.state, 1, Fault(lost=True))
+    (smi.state / "fault1.json").write_text('{"lost": true}')  # as an operator writes it
     answer = smi.run(f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
     assert answer.returncode == 15
     assert "GPU is lost" in answer.stdout
