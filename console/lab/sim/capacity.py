@@ -94,7 +94,6 @@ class Pools:
     conv_gib: float
     ssm_gib: float
     kv_gib: float
-    after_load_gib: float
     after_pools_gib: float
 
 
@@ -180,6 +179,5 @@ def size(request: Request, memory_mib: int = 97_887, shape: Shape = QWEN36_27B) 
         conv_gib=conv,
         ssm_gib=ssm,
         kv_gib=kv,
-        after_load_gib=after,
         after_pools_gib=after - conv - ssm - kv - (slot if new else 0.0),
     )

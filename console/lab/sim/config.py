@@ -48,12 +48,9 @@ class Config:
     served_name: str
     host: str
     port: int
-    weights: str
     attention: str
-    strategy: Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
-    overlap: bool
-    fraction: float
     sizing: capacity.Request
+    """Weights, memory and how recurrent states are kept."""
     context: int
     context_given: bool
     cuda_graph: bool
@@ -101,11 +98,10 @@ def weights_form(args: argparse.Namespace) -> str:
     return "bf16"
 
 
-def resolve(
-    args: argparse.Namespace, version: Version, memory_mib: int, argv: Sequence[str] = ()
-) -> Config:
-    """Check and complete the flags; raises :class:`ArgumentsError`."""
-    new = version == "0.5.23"
+def _mamba(
+    args: argparse.Namespace, *, new: bool
+) -> tuple[Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"], bool, list[str]]:
+    """How recurrent states are kept, whether scheduling overlaps, and what is said of it."""
     warnings: list[str] = []
     wanted = args.mamba_radix_cache_strategy if new else args.mamba_scheduler_strategy
     radix, overlap = not args.disable_radix_cache, not args.disable_overlap_schedule
@@ -154,6 +150,15 @@ def resolve(
             f"AssertionError: mamba_track_interval {args.mamba_track_interval} must be divisible "
             f"by page_size {args.page_size}"
         )
+    return strategy, overlap, warnings
+
+
+def resolve(
+    args: argparse.Namespace, version: Version, memory_mib: int, argv: Sequence[str] = ()
+) -> Config:
+    """Check and complete the flags; raises :class:`ArgumentsError`."""
+    new = version == "0.5.23"
+    strategy, overlap, warnings = _mamba(args, new=new)
     shape = capacity.QWEN36_27B
     context = args.context_length or shape.context
     allowed = os.environ.get("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "").lower()
@@ -177,7 +182,6 @@ def resolve(
     fraction = args.mem_fraction_static
     if fraction is None:
         fraction = capacity.default_fraction(version, memory_mib)
-    kv = str(args.kv_cache_dtype)
     attention = args.attention_backend or "flashinfer"
     if attention in ("torch_native", "flex_attention"):
         warnings.append(f"Cuda graph is disabled because of using {attention} attention backend")
@@ -198,9 +202,9 @@ def resolve(
         mem_fraction=fraction,
         ssm_dtype=args.mamba_ssm_dtype or os.environ.get("SGLANG_MAMBA_SSM_DTYPE") or "float32",
         strategy=strategy,
-        radix_cache=radix,
+        radix_cache=not args.disable_radix_cache,
         overlap=overlap,
-        kv_bytes=1 if "fp8" in kv or "mxfp8" in kv else 2,
+        kv_bytes=1 if "fp8" in str(args.kv_cache_dtype) else 2,
         full_memory_ratio=args.mamba_full_memory_ratio or 0.9,
         max_mamba=args.max_mamba_cache_size,
         max_running=args.max_running_requests,
@@ -216,11 +220,7 @@ def resolve(
         served_name=args.served_model_name or args.model_path,
         host=args.host,
         port=args.port,
-        weights=sizing.weights,
         attention=attention,
-        strategy=strategy,
-        overlap=overlap,
-        fraction=fraction,
         sizing=sizing,
         context=context,
         context_given=args.context_length is not None,
@@ -246,19 +246,19 @@ def fields(config: Config) -> dict[str, Any]:
     values.update(
         tokenizer_path=values.get("tokenizer_path") or config.model,
         served_model_name=config.served_name,
-        mem_fraction_static=config.fraction,
+        mem_fraction_static=config.sizing.mem_fraction,
         random_seed=config.seed,
         attention_backend=config.attention,
-        disable_overlap_schedule=not config.overlap,
+        disable_overlap_schedule=not config.sizing.overlap,
         device="cuda",
         chunked_prefill_size=values.get("chunked_prefill_size") or 8192,
         page_size=values.get("page_size") or 1,
         sampling_backend=values.get("sampling_backend") or "flashinfer",
     )
     if config.new:
-        values["mamba_radix_cache_strategy"] = config.strategy
+        values["mamba_radix_cache_strategy"] = config.sizing.strategy
         values["mamba_ssm_dtype"] = config.sizing.ssm_dtype
     else:
-        values["mamba_scheduler_strategy"] = config.strategy
+        values["mamba_scheduler_strategy"] = config.sizing.strategy
         values["cuda_graph_max_bs"] = config.graph_max
     return values

@@ -124,7 +124,7 @@ class Core:
             tokens=pools.tokens,
             slots=pools.slots,
             slots_per_request=pools.slots_per_request,
-            extra_buffer=config.strategy != "no_buffer",
+            extra_buffer=config.sizing.strategy != "no_buffer",
             radix=config.sizing.radix_cache,
             chunk=chunk if chunk is not None else 8192,
             max_prefill=args.max_prefill_tokens or 16_384,

@@ -45,7 +45,7 @@ class Work:
     limit: int
     """``max_new_tokens``: what admission reckons with."""
     done: Callable[[Work, str], None] | None = None
-    """Called once with ``stop``, ``abort`` or ``error``."""
+    """Called once with ``stop``, ``abort``, ``error`` or ``oom``."""
     prefix: Sequence[int] = ()
     """Hashes of the prompt's blocks, for the prefix cache."""
     arrived: float = 0.0
@@ -172,7 +172,6 @@ class Engine:
         self._ends: list[tuple[int, int, Work]] = []
         self._order = count()
         self._batch: list[Work] = []
-        self._batch_tokens = 0
         self._prefill_end: float | None = None
         self._chunked: Work | None = None
         self._kv = 0  # used tokens = _kv + running * step
@@ -460,7 +459,7 @@ class Engine:
                 break
         if not seqs:
             return False
-        self._batch, self._batch_tokens = batch, new
+        self._batch = batch
         took = (PREFILL_BASE_S + new / PREFILL_TOKENS_S) * self.slow / limits.speed
         self._prefill_end = self.time + took
         self.totals.prefill_tokens += new

@@ -83,7 +83,7 @@ class Loading:
 
     def weights(self, free: float) -> None:
         """Load the weights into so many GiB of free memory."""
-        process, form = self.process, self.conf.weights
+        process, form = self.process, self.conf.sizing.weights
         needs = capacity.QWEN36_27B.weights(form)
         process.memory(self.context)
         log.say(f"Load weight begin. avail mem={free:.2f} GB")
@@ -203,8 +203,8 @@ class Loading:
         self.process.fail(
             failures.CAUSES[names.get(kind, "kv_zero_23")],
             "memory",
-            fraction=conf.fraction,
-            minimum=capacity.QWEN36_27B.weights(conf.weights) / before,
+            fraction=conf.sizing.mem_fraction,
+            minimum=capacity.QWEN36_27B.weights(conf.sizing.weights) / before,
             slots=conf.sizing.max_mamba or 0,
             ratio=capacity.slots_per_request(conf.sizing),
         )

@@ -14,11 +14,10 @@ from console.lab.sim import config as configs
 from console.lab.sim import log
 from console.lab.sim.core import Core
 from console.lab.sim.exchange import deprecated, reply
+from console.lab.sim.metrics import NOT_SECONDS
 from console.lab.sim.refusals import RefusedError
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-NOT_SECONDS = ("available", "graph_gb", "prefill_gb")
-"""Members of the start's record that are sizes in GiB."""
 
 SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
 

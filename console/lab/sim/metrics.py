@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,8 @@ TOKENS = (
 )  # fmt: skip
 STALE_S = 30.0
 """How long the gauges of an idle scheduler may stand still."""
+NOT_SECONDS = ("available", "graph_gb", "prefill_gb")
+"""Members of the start's record that are sizes in GiB."""
 
 
 class Histogram:
@@ -278,9 +279,7 @@ class Metrics:
         for name, value in self._gauges.items():
             add(name, "gauge", [(self.scheduler, value)])
         if new:
-            phases = {
-                k: v for k, v in self._startup.items() if not k.endswith(("available", "_gb"))
-            }
+            phases = {k: v for k, v in self._startup.items() if k not in NOT_SECONDS}
             add(
                 "startup_time_seconds",
                 "gauge",
@@ -297,8 +296,3 @@ class Metrics:
             yield f"# HELP sglang:{name} {name.replace('_', ' ')}"
             yield f"# TYPE sglang:{name} histogram"
             yield from histogram.lines(f"sglang:{name}", labels)
-
-
-def now() -> float:
-    """The clock of the engine and of everything here."""
-    return time.monotonic()
