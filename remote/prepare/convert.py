@@ -79,7 +79,6 @@ class Converter:
         source: whose rows these are.
         counter: counts prompt tokens.
         evaluations: what must not be in the set.
-        mapping: what the columns mean; None detects it row by row.
     """
 
     def __init__(

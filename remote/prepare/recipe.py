@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,6 @@ from remote.prepare.errors import RecipeError
 from remote.prepare.labels import DOMAINS, Domain
 
 Level = Literal["off", "exact", "normalised", "near"]
-LEVELS: tuple[Level, ...] = get_args(Level)
 Unit = Literal["prompts", "prompt_tokens", "output_tokens"]
 
 EXPECTED_OUTPUT: dict[Domain, int] = {

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -178,7 +177,3 @@ def finish(start_at: int, chosen: list[Chosen]) -> Finished:
 def encode_task(task: Task) -> bytes:
     """For :func:`start`."""
     return msgspec.msgpack.encode(task)
-
-
-def ignore(_: Any) -> None:
-    """Nothing; makes a pool start its processes."""
