@@ -70,7 +70,7 @@ def connect(workspace: Workspace, *, start: bool = False, patience: float = 20.0
         with contextlib.suppress(OSError):
             return _dial(workspace.socket)
         if process is not None and process.poll() not in (None, 0, HELD):
-            raise OSError(f"the agent did not start: {_last_line(workspace.agent_log)}")
+            raise OSError(f"the agent did not start: {last_line(workspace.agent_log)}")
         time.sleep(0.05)
     raise TimeoutError(f"the agent did not open its socket: see {workspace.agent_log}")
 
@@ -153,14 +153,15 @@ def _write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _last_line(path: Path) -> str:
+def last_line(path: Path) -> str:
     """The last line of a log that says something, for an error message."""
-    with contextlib.suppress(OSError):
-        lines = path.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
-        return next(
-            (line.strip() for line in reversed(lines) if line.strip()), "no word in its log"
-        )
-    return "no log"
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+        for line in reversed(lines):
+            if line.strip():
+                return line.strip()[:400]
+    return f"see {path}"
 
 
 if __name__ == "__main__":

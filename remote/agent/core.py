@@ -134,7 +134,6 @@ class Agent:
                 if spec != self.spec:
                     self.spec = spec
                     await asyncio.to_thread(self._keep_spec, spec)
-                    self.run.take(spec)
             if self.spec is None:
                 raise RequestError("this agent has not been told of a target yet: `stoker up`")
             if self._fleet is None:
@@ -148,13 +147,14 @@ class Agent:
                 await self._find(self._fleet)
                 self._watch = asyncio.create_task(self._keep_watching(self._fleet))
             elif self._fleet.spec != self.spec:
+                await self.run.take(self.spec)
                 self._fleet.spec = self.spec
             return self._fleet
 
     async def _find(self, fleet: Fleet) -> None:
         """What runs already: servers and run of earlier agents, and foreign ones."""
         assert self.spec is not None
-        self.run.take(self.spec)
+        await self.run.take(self.spec)
         for line in await fleet.adopt():
             self.emit("agent.found", line)
         line = await self.run.adopt()
@@ -209,13 +209,14 @@ class Agent:
             await self.run.look()
             if was and not self.run.alive:
                 await self._actions.tell_run()
-        seen = self._compose(now)
-        self._count(seen.infos, seen.servers, now, seconds)
-        self._judge(seen.infos, seen.servers, now)
-        gpus = self.spec.fleet.gpus if self.spec else len(seen.gpus)
-        self.journal.add(samples.sample(now, seen.servers, seen.gpus, gpus))
+            infos, states = self._fleet.infos(), self._fleet.states()
+            self._count(infos, states, now, seconds)
+            self._judge(infos, states, now)
         before, self._picture = self._picture, self._compose(now)
         self._tell_alerts(before.alerts, self._picture.alerts)
+        seen = self._picture
+        gpus = self.spec.fleet.gpus if self.spec else len(seen.gpus)
+        self.journal.add(samples.sample(now, seen.servers, seen.gpus, gpus))
 
     def _compose(self, now: float) -> Picture:
         """Everything as it is known at this moment."""

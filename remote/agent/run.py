@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from remote.agent.serve import RequestError
+from remote.bridge import last_line
 from remote.fleet import environment
 from remote.fleet.holder import USER_PYTHONPATH
 from remote.fleet.records import Folder
@@ -129,12 +130,12 @@ class Run:
             exit=None if self._alive else self.exit,
         )
 
-    def take(self, spec: TargetSpec) -> None:
+    async def take(self, spec: TargetSpec) -> None:
         """Another spec: where the run directory lies may have changed."""
+        known = await asyncio.to_thread(control.read, self.workspace.root / spec.run.output)
         moved = spec.run.output != self._spec.output
         self._spec, self._target = spec.run, spec
         if moved or not self._control.servers:
-            known = control.read(self.output)
             if known is not None:
                 self._control = known
             elif moved:
@@ -194,16 +195,15 @@ class Run:
 
     async def _write(self) -> None:
         async with self._write_lock:
-            wanted = self._control
-            if self.output.is_dir():
-                try:
-                    await asyncio.to_thread(control.write, self.output, wanted)
-                except OSError as error:
-                    text = f"{self.output / control.NAME}: {error.strerror}; trying again"
-                    self._emit("run.control", text, level="error")
-                    await asyncio.sleep(2)
-                    if wanted is self._control:
-                        self._set()
+            wanted, output = self._control, self.output
+            try:
+                await asyncio.to_thread(_write_where_there_is_a_folder, output, wanted)
+            except OSError as error:
+                text = f"{output / control.NAME}: {error.strerror}; trying again"
+                self._emit("run.control", text, level="error")
+                await asyncio.sleep(2)
+                if wanted is self._control:
+                    self._set()
 
     async def written(self) -> None:
         """Until the desired state is on disk."""
@@ -214,17 +214,15 @@ class Run:
 
     async def adopt(self) -> str:
         """Find the run that an earlier agent started; returns a line on it, or nothing."""
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            raw = (self.folder / "launch.json").read_bytes()
-            self.launch = msgspec.json.decode(raw, type=RunLaunch)
+        self.launch = await asyncio.to_thread(_launch_in, self.folder)
         await self.look(quiet=True)
         if self.launch is None:
             return "a run that Stoker did not start is at work" if self.foreign else ""
         if self._alive:
             return f"the run goes on, pid {self.pid}"
-        if self._died_lately():
+        if await asyncio.to_thread(self._died_lately):
             # It was killed together with the agent, or while none was there.
-            self._ended()
+            self._ended(await asyncio.to_thread(last_line, self._log))
         return f"the run had ended ({how(self.exit)})"
 
     async def look(self, *, quiet: bool = False) -> None:
@@ -245,9 +243,9 @@ class Run:
             # Its holder writes down how it ended a moment after it has.
             elif self.exit is not None or time.monotonic() - self._died > HOLDER_S:
                 self._died = None
-                self._ended()
+                self._ended(await asyncio.to_thread(last_line, self._log))
 
-    def _ended(self) -> None:
+    def _ended(self, words: str) -> None:
         progress = self.progress
         done = f"{progress.completed} of {progress.total} prompts" if progress else "?"
         if self.exit == 0:
@@ -268,7 +266,7 @@ class Run:
             return
         text = f"the run ended ({how(self.exit)}) with {done} done"
         if self.exit is not None and self.exit > 0:
-            text += f": {last_words(self._log)}"
+            text += f": {words}"
         wait = self._next_revival()
         if wait is not None and self.launch is not None:
             text += f"; it is started again in {wait:.0f} s"
@@ -293,7 +291,7 @@ class Run:
             return
         self._revived.append(time.time())
         # The socket may be another one by now; what was allowed once is not allowed again.
-        argv = self._argv(self._target, extend=False, accept_params=False)
+        argv = await asyncio.to_thread(self._argv, self._target, extend=False, accept_params=False)
         again = replace(launch, launch=uuid.uuid4().hex, argv=argv, asked=time.time())
         try:
             env = await asyncio.to_thread(_environment, self._target.credentials_file)
@@ -375,7 +373,7 @@ class Run:
         """Start the generation, or resume it; returns its first word. Raises RequestError."""
         self._let_lie()
         self._revived.clear()
-        self.take(spec)
+        await self.take(spec)
         await self.look(quiet=True)
         if self._alive and not self.foreign and self._control.dispatch in ("drain", "stop"):
             raise RequestError(self._leaving())
@@ -383,7 +381,7 @@ class Run:
             whose = f"pid {self.pid}" if self.pid else "not started by Stoker"
             raise RequestError(f"a run is at work already ({whose}): stop it first")
         await asyncio.to_thread(self._check)
-        argv = self._argv(spec, extend=extend, accept_params=accept_params)
+        argv = await asyncio.to_thread(self._argv, spec, extend=extend, accept_params=accept_params)
         env = await asyncio.to_thread(_environment, spec.credentials_file)
         self._message = ""
         self._set(dispatch="run", seal=False, concurrency=spec.run.concurrency)
@@ -451,12 +449,12 @@ class Run:
         while time.monotonic() < deadline:
             await asyncio.sleep(0.1)
             await asyncio.to_thread(self._observe)
-            ended = self._records.exit(launch.launch)
+            ended = await asyncio.to_thread(self._records.exit, launch.launch)
             if ended is not None:
                 self._alive = False
                 if ended.status == 0:
                     return "nothing was left to do: every prompt is done"
-                why = ended.error or last_words(self._log)
+                why = ended.error or await asyncio.to_thread(last_line, self._log)
                 raise RequestError(f"the run did not start: {why}")
             said = self.progress
             if said is not None and said.time >= launch.asked and said.message:
@@ -519,15 +517,16 @@ def how(status: int | None) -> str:
     return f"killed by signal {-status}"
 
 
-def last_words(path: Path) -> str:
-    """The last line of a log, for an error message."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 8192))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-        for line in reversed(lines):
-            if line.strip():
-                return line.strip()[:400]
-    return f"see {path}"
+def _launch_in(folder: Path) -> RunLaunch | None:
+    """What an earlier agent started; None where none has."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode((folder / "launch.json").read_bytes(), type=RunLaunch)
+    return None
+
+
+def _write_where_there_is_a_folder(output: Path, wanted: Control) -> None:
+    if output.is_dir():
+        control.write(output, wanted)
 
 
 def _environment(credentials_file: str) -> dict[str, str]:
