@@ -16,14 +16,14 @@ from msgspec import Struct
 from remote.protocol import Flags
 from remote.sglang import capacity, dialect, flags
 from remote.sglang.refusals import refusals
+from remote.verdict import FULL, Bound, held_by
 
 GAIN = 0.86
 """Decode throughput grows with the running batch to about this power: 32 → 64 running gave
 650 → 1,180 tok/s on a Qwen3.6-27B server."""
 RESERVED_GIB = 1.2
 """What the driver and a CUDA context keep of a card before anything is loaded."""
-FULL = 0.9
-"""A pool, or a server's slots, used above this share counts as full."""
+CAP = "max-running-requests"
 LEFT_GIB = 4.0
 """What graphs and activations need beside the pools; a proposal that leaves less is risky."""
 
@@ -63,7 +63,7 @@ class Observed(Struct, frozen=True):
 class Diagnosis(Struct, frozen=True):
     """One thing that holds the fleet back."""
 
-    bound_by: Literal["state slots", "kv cache", "requests", "slots", "imbalance", "unknown"]
+    bound_by: Bound | Literal["imbalance", "unknown"]
     evidence: str
     confidence: float
     """0..1."""
@@ -94,8 +94,10 @@ def advise(seen: Observed) -> Advice:
     if not found:
         text = "not enough numbers: no server with running and max_running requests"
         found = [Diagnosis("unknown", text, 0.0)]
-    by_slots = any(one.bound_by in ("state slots", "kv cache", "slots") for one in found)
-    return Advice(found, _proposals(seen) if by_slots else [])
+    bounds = {one.bound_by for one in found}
+    if not bounds & {"state slots", "kv cache", "slots"}:
+        return Advice(found, [])
+    return Advice(found, _proposals(seen, capped="slots" in bounds and CAP in seen.flags))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -104,54 +106,72 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _diagnose(seen: Observed) -> Iterator[Diagnosis]:
-    busy = [s for s in seen.servers if s.running is not None and s.max_running]
+    busy = {n: s for n, s in enumerate(seen.servers) if s.running is not None and s.max_running}
     if not busy:
         return
-    running = mean(s.running or 0 for s in busy)
-    slots = mean(s.max_running or 1 for s in busy)
-    fill = running / slots
-    queued = _mean([s.queued for s in busy]) or 0.0
-    kv, mamba = _mean([s.kv_usage for s in busy]), _mean([s.mamba_usage for s in busy])
+    servers = list(busy.values())
+    running = mean(s.running or 0 for s in servers)
+    slots = mean(s.max_running or 1 for s in servers)
+    queued = _mean([s.queued for s in servers]) or 0.0
+    kv, mamba = _mean([s.kv_usage for s in servers]), _mean([s.mamba_usage for s in servers])
+    offered = seen.offered_concurrency
+    each = offered / len(seen.servers) if offered is not None else None
+    bound = held_by(
+        running=running,
+        slots=slots,
+        queued=queued,
+        kv=kv,
+        hybrid=_is_hybrid(seen),
+        capped=str(round(slots)) == str(seen.flags.get(CAP)),
+        offered=each,
+    )
+    evidence = f"{running:.0f} of {slots:.0f} slots a server in use, {queued:.0f} queued"
     pools = ", ".join(
         f"{name} {share:.0%} used"
         for name, share in (("KV cache", kv), ("Mamba state pool", mamba))
         if share is not None
     )
-    numbers = f"{running:.0f} of {slots:.0f} slots a server in use, {queued:.0f} queued" + (
-        f"; {pools}" if pools else ""
-    )
-    offered = seen.offered_concurrency
-    each = offered / len(seen.servers) if offered is not None else None
-    if kv is not None and kv >= FULL:
-        retracted = sum(s.retractions or 0 for s in busy)
-        more = f", {retracted} requests retracted" if retracted else ""
-        yield Diagnosis("kv cache", numbers + more, 0.9)
-    elif fill >= FULL and (queued >= 1 or each is None or each >= slots):
-        # A hybrid model's slots come from its state pool, long before its KV cache is full.
-        kind: Literal["state slots", "slots"] = "state slots" if mamba is not None else "slots"
-        yield Diagnosis(kind, numbers, 0.9 if queued >= 1 else 0.7)
-    elif queued < 1:
-        more = f"; {each:.0f} requests offered a server" if each is not None else ""
-        yield Diagnosis("requests", numbers + more, 0.8 if fill < 0.8 else 0.5)
-    elif mamba is not None:
-        yield Diagnosis("state slots", numbers, 0.6)
-    rates = [s.gen_tok_s for s in busy if s.gen_tok_s is not None]
-    if len(rates) >= 3 and min(rates) < 0.6 * median(rates):
-        which = next(i for i, s in enumerate(seen.servers) if s.gen_tok_s == min(rates))
-        text = f"server {which} gives {min(rates):.0f} tok/s, the others {median(rates):.0f}"
+    if pools:
+        evidence += f"; {pools}"
+    if bound == "kv cache" and (retracted := sum(s.retractions or 0 for s in servers)):
+        evidence += f", {retracted} requests retracted"
+    if bound == "requests" and each is not None:
+        evidence += f"; {each:.0f} requests offered a server"
+    if bound is not None:
+        yield Diagnosis(bound, evidence, _confidence(bound, running / slots, queued))
+    rates = {n: s.gen_tok_s for n, s in busy.items() if s.gen_tok_s is not None}
+    if len(rates) >= 3 and min(rates.values()) < 0.6 * median(rates.values()):
+        slow = min(rates, key=lambda n: rates[n])
+        others = median(rate for n, rate in rates.items() if n != slow)
+        text = f"server {slow} gives {rates[slow]:.0f} tok/s, the others {others:.0f}"
         yield Diagnosis("imbalance", text, 0.8)
 
 
-def _proposals(seen: Observed) -> list[Proposal]:
-    new = dialect.is_new(seen.sglang, None)
+def _confidence(bound: Bound, fill: float, queued: float) -> float:
+    """How sure it is, from the share of the slots in use and the requests that wait."""
+    if bound == "kv cache":
+        return 0.9
+    if bound == "requests":
+        return 0.8 if fill < 0.8 else 0.5
+    if fill < FULL:
+        return 0.6
+    return 0.9 if queued >= 1 else 0.7
+
+
+def _is_hybrid(seen: Observed) -> bool:
     known = capacity.known_model(seen.model or "")
-    hybrid = known[0].hybrid if known else any(s.mamba_usage is not None for s in seen.servers)
+    return known[0].hybrid if known else any(s.mamba_usage is not None for s in seen.servers)
+
+
+def _proposals(seen: Observed, *, capped: bool) -> list[Proposal]:
+    new = dialect.is_new(seen.sglang, None)
+    hybrid = _is_hybrid(seen)
     now = _mean([s.max_running for s in seen.servers])
     rate = _mean([s.gen_tok_s for s in seen.servers])
     predicted_now = _predict(seen, seen.flags, new)
     made: list[Proposal] = []
-    for change, because, risk in _changes(seen.flags, new, hybrid=hybrid):
-        wanted = flags.changed(seen.flags, change, [])
+    for change, unset, because, risk in _changes(seen.flags, new, hybrid=hybrid, capped=capped):
+        wanted = flags.changed(seen.flags, change, unset)
         if refusals(wanted, new, card=seen.card, hybrid=hybrid):
             continue
         prediction = _predict(seen, wanted, new)
@@ -168,7 +188,7 @@ def _proposals(seen: Observed) -> list[Proposal]:
         measured = _measured(seen, wanted)
         if measured is not None and rate:
             gain, risk = round(measured / rate, 2), "measured in an earlier epoch"
-        made.append(Proposal(change, [], slots, gain, risk, because))
+        made.append(Proposal(change, unset, slots, gain, risk, because))
     return sorted(made, key=lambda one: -(one.predicted_gain or 0.0))
 
 
@@ -184,31 +204,42 @@ def _predict(seen: Observed, wanted: Flags, new: bool) -> capacity.Prediction | 
     return capacity.predict(wanted, new, capacity.Card(total, before, before - weights), model)
 
 
-def _changes(now: Flags, new: bool, *, hybrid: bool) -> Iterator[tuple[Flags, str, str]]:
-    """Changes worth a look, each alone and then together: flags, why, risk."""
-    single: list[tuple[Flags, str, str]] = []
+def _changes(
+    now: Flags, new: bool, *, hybrid: bool, capped: bool
+) -> Iterator[tuple[Flags, list[str], str, str]]:
+    """Changes worth a look, each alone and then together: to set, to unset, why, risk."""
+    single: list[tuple[Flags, list[str], str, str]] = []
     if hybrid and dialect.resolved_strategy(now, new) != "no_buffer":
         name = dialect.STRATEGY[1] if new else dialect.STRATEGY[0]
         change: Flags = {name: "no_buffer"}
         if new:
             change["disable-overlap-schedule"] = True
         text = "no_buffer reserves 3 state slots a request instead of 5"
-        single.append((change, text, "no overlap scheduling: a little slower at the same batch"))
+        risk = "no overlap scheduling: a little slower at the same batch"
+        single.append((change, [], text, risk))
     if hybrid and now.get("mamba-ssm-dtype") not in ("bfloat16", "float16"):
         text = "bfloat16 state takes half the memory of float32: nearly twice the slots"
         risk = "coarser state: check some answers"
-        single.append(({"mamba-ssm-dtype": "bfloat16"}, text, risk))
+        single.append(({"mamba-ssm-dtype": "bfloat16"}, [], text, risk))
     fraction = now.get("mem-fraction-static")
     if not isinstance(fraction, int | float) or fraction < 0.9:
         text = "a larger mem-fraction-static gives the pools more of the card"
-        single.append(({"mem-fraction-static": 0.9}, text, "less memory for activations"))
+        single.append(({"mem-fraction-static": 0.9}, [], text, "less memory for activations"))
+    if capped:
+        text = f"without {CAP} the memory alone says how many run at once"
+        single.append(({}, [CAP], text, "each request is slower in a larger batch"))
     for size in range(1, len(single) + 1):
         for chosen in combinations(single, size):
             together: Flags = {}
-            for change, _, _ in chosen:
+            for change, *_ in chosen:
                 together.update(change)
-            reasons, risks = ("; ".join(words) for words in list(zip(*chosen, strict=True))[1:])
-            yield together, reasons, risks
+            unset = [name for _, names, _, _ in chosen for name in names]
+            yield (
+                together,
+                unset,
+                "; ".join(because for *_, because, _ in chosen),
+                "; ".join(risk for *_, risk in chosen),
+            )
 
 
 def _measured(seen: Observed, wanted: Flags) -> float | None:
@@ -222,7 +253,10 @@ def lines(advice: Advice) -> list[str]:
     """The advice for people."""
     text = [f"held back by {one.bound_by}: {one.evidence}" for one in advice.diagnosis]
     for rank, one in enumerate(advice.proposals, 1):
-        change = " ".join(f"--set {name}={flags.text(value)}" for name, value in one.set.items())
+        change = " ".join(
+            [f"--set {name}={flags.text(value)}" for name, value in one.set.items()]
+            + [f"--unset {name}" for name in one.unset]
+        )
         slots = f"{one.predicted_max_running} slots, " if one.predicted_max_running else ""
         gain = f"×{one.predicted_gain:.2f}" if one.predicted_gain else "gain not known"
         text.append(f"{rank}. {change}  ({slots}{gain})")

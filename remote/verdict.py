@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import mean
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -19,7 +20,10 @@ EXPECTED_SHARE = 0.66
 SAME = 0.05
 """A difference of throughput below this share is none."""
 FULL = 0.9
-"""A pool used above this share is what holds requests back."""
+"""A pool, or a server's slots, used above this share holds requests back."""
+
+Bound: TypeAlias = Literal["requests", "kv cache", "state slots", "slots"]
+"""What can hold servers back: too few requests, or one of three things that are full."""
 
 
 class Minute(Struct, frozen=True):
@@ -76,6 +80,34 @@ def judge(minute: Minute, *, now: float, eta_hours_over: float | None = None) ->
     )
 
 
+def held_by(
+    *,
+    running: float,
+    slots: float | None,
+    queued: float,
+    kv: float | None,
+    hybrid: bool,
+    capped: bool,
+    offered: float | None = None,
+) -> Bound | None:
+    """What keeps servers from running more at once, by their means; None where nobody can say.
+
+    ``running``, ``slots``, ``queued`` and ``offered`` (what the client keeps open, where that is
+    known) are requests a server, ``kv`` is the share of the KV cache in use. ``hybrid``: the
+    model has linear attention; ``capped``: the slots are those that ``max-running-requests`` asks
+    for.
+    """
+    if kv is not None and kv >= FULL:
+        return "kv cache"
+    if slots is None:
+        return None
+    taken = running >= FULL * slots and (offered is None or offered >= slots)
+    if queued < 1 and not taken:
+        return "requests"
+    # A hybrid model's slots come from its state pool, long before its KV cache is full.
+    return "state slots" if hybrid and not capped else "slots"
+
+
 def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str:
     """What keeps the servers from running more at once, in a few words; empty when unknown."""
     limits = {info.gpu: info for info in infos}
@@ -85,19 +117,23 @@ def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str
     slots = _common([limits[s.gpu].max_running for s in busy])
     running = mean(s.running or 0 for s in busy)
     kv = _mean(s.kv_usage for s in busy)
-    mamba = _mean(s.mamba_usage for s in busy)
-    used = "" if kv is None else f"KV only {kv:.0%} used" if kv < 0.5 else f"KV {kv:.0%} used"
-    if slots is not None and running < 0.85 * slots and not any(s.queued for s in busy):
-        return f"requests: the run offers {running:.0f} of {slots} slots a server"
-    if kv is not None and kv >= FULL:
-        return f"KV cache: {kv:.0%} used at {running:.0f} running a server"
-    asked = {str(limits[s.gpu].flags.get("max-running-requests")) for s in busy}
-    hybrid = mamba is not None or any(limits[s.gpu].max_mamba for s in busy)
-    if slots is None:
+    bound = held_by(
+        running=running,
+        slots=slots,
+        queued=_mean(s.queued for s in busy) or 0.0,
+        kv=kv,
+        hybrid=any(s.mamba_usage is not None or limits[s.gpu].max_mamba for s in busy),
+        capped=str(slots) in {str(limits[s.gpu].flags.get("max-running-requests")) for s in busy},
+    )
+    if bound is None:
         return ""
-    if hybrid and str(slots) not in asked:
-        return f"Mamba state pool: {slots} slots a server" + (f", {used}" if used else "")
-    return f"max-running-requests: {slots} slots a server" + (f", {used}" if used else "")
+    if bound == "requests":
+        return f"requests: the run offers {running:.0f} of {slots} slots a server"
+    if bound == "kv cache":
+        return f"KV cache: {kv:.0%} used at {running:.0f} running a server"
+    used = "" if kv is None else f", KV {'only ' if kv < 0.5 else ''}{kv:.0%} used"
+    name = "Mamba state pool" if bound == "state slots" else "max-running-requests"
+    return f"{name}: {slots} slots a server{used}"
 
 
 def _compare(

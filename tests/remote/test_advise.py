@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from remote.advise import EpochNumbers, Observed, ServerNumbers, advise, lines
-from remote.protocol import Flags
+from remote.protocol import Flags, ServerInfo, ServerState
+from remote.verdict import bound_by
 
 BAD: Flags = {
     "mamba-scheduler-strategy": "extra_buffer",
@@ -66,6 +67,69 @@ def test_a_full_kv_cache() -> None:
     advice = advise(observed(server))
     assert advice.diagnosis[0].bound_by == "kv cache"
     assert "40 requests retracted" in advice.diagnosis[0].evidence
+
+
+def test_a_cap_of_the_operators_own_is_to_be_lifted() -> None:
+    flags: Flags = {
+        "mamba-scheduler-strategy": "no_buffer",
+        "mem-fraction-static": 0.9,
+        "mamba-ssm-dtype": "bfloat16",
+        "max-running-requests": 32,
+    }
+    server = ServerNumbers(
+        running=32, max_running=32, queued=4, kv_usage=0.2, mamba_usage=0.4, gen_tok_s=650
+    )
+    advice = advise(observed(server, flags))
+    assert advice.diagnosis[0].bound_by == "slots"
+    (best,) = advice.proposals
+    assert (best.set, best.unset) == ({}, ["max-running-requests"])
+    assert best.predicted_max_running == 72
+    assert "1. --unset max-running-requests  (72 slots" in "\n".join(lines(advice))
+
+
+def test_what_queues_is_held_by_slots_also_where_they_are_not_all_taken() -> None:
+    server = ServerNumbers(running=20, max_running=37, queued=4)
+    advice = advise(Observed(servers=[server] * 4))
+    assert (advice.diagnosis[0].bound_by, advice.diagnosis[0].confidence) == ("slots", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("server", "flags", "word"),
+    [
+        (FULL, BAD, "Mamba state pool"),
+        (FULL, {**BAD, "max-running-requests": 37}, "max-running-requests"),
+        (ServerNumbers(running=12, max_running=37, queued=0, kv_usage=0.1), BAD, "requests: "),
+        (ServerNumbers(running=32, max_running=37, queued=0, kv_usage=0.1), BAD, "requests: "),
+        (ServerNumbers(running=20, max_running=37, queued=4, kv_usage=0.95), BAD, "KV cache"),
+        (ServerNumbers(running=20, max_running=37, queued=0, kv_usage=0.95), BAD, "KV cache"),
+    ],
+)
+def test_advice_and_the_first_minute_verdict_agree(
+    server: ServerNumbers, flags: Flags, word: str
+) -> None:
+    names = {
+        "state slots": "Mamba state pool",
+        "slots": "max-running-requests",
+        "requests": "requests: ",
+        "kv cache": "KV cache",
+    }
+    assert names[advise(observed(server, flags)).diagnosis[0].bound_by] == word
+    states = [
+        ServerState(
+            gpu=gpu,
+            state="ready",
+            running=server.running,  # type: ignore[arg-type]
+            queued=server.queued,  # type: ignore[arg-type]
+            kv_usage=server.kv_usage,
+            mamba_usage=server.mamba_usage,
+        )
+        for gpu in range(8)
+    ]
+    infos = [
+        ServerInfo(gpu=gpu, port=30000 + gpu, max_running=server.max_running, flags=flags)
+        for gpu in range(8)
+    ]
+    assert bound_by(states, infos).startswith(word)
 
 
 def test_one_slow_server_is_named() -> None:
