@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -138,7 +138,13 @@ class Actions:
 
     async def _restart(self, request: Restart, who: str) -> Result:
         fleet = await self._owner.fleet(request.spec)
-        wanted = epochs.changed(self._wanted(fleet), request.set_flags, request.unset_flags)
+        await fleet.learn()
+        try:
+            wanted, renamed = fleet.new_flags(
+                self._wanted(fleet), request.set_flags, request.unset_flags
+            )
+        except FleetError as error:
+            raise RequestError(str(error)) from None
         gpus = _gpus(request.gpus, request.spec)
         return await self._swap(
             fleet,
@@ -147,12 +153,14 @@ class Actions:
             gpus,
             who,
             request.why,
+            warnings=renamed,
             confirm_within_min=request.confirm_within_min,
             dry_run=request.dry_run,
         )
 
     async def _rollback(self, request: Rollback, who: str) -> Result:
         fleet = await self._owner.fleet(request.spec)
+        await fleet.learn()
         known = self._owner.journal.epochs
         now = epochs.current(fleet.infos(), known)
         earlier = epochs.before(now, known, self._owner.journal.swaps.values())
@@ -176,6 +184,7 @@ class Actions:
         who: str,
         why: str,
         *,
+        warnings: Sequence[str] = (),
         confirm_within_min: float | None = None,
         dry_run: bool = False,
     ) -> Result:
@@ -196,11 +205,12 @@ class Actions:
             )
         except FleetError as error:
             raise RequestError(str(error)) from None
+        plan = replace(plan, warnings=[*warnings, *plan.warnings])
         if dry_run or plan.swap is None:
             return plan
         self._refuse_if_busy()
         # In the names and with the meanings of the installed version.
-        flags, _ = fleet.new_flags(old, set_flags, unset_flags)
+        flags, _ = fleet.new_flags(base, set_flags, unset_flags)
         new = self._epoch_for(flags, who, why or "restart", always=bool(set_flags or unset_flags))
         swap = replace(
             plan.swap,

@@ -38,12 +38,6 @@ def before(now: Epoch | None, epochs: Mapping[int, Epoch], swaps: Iterable[Swap]
     ]
 
 
-def changed(flags: Flags, set_flags: Flags, unset_flags: Iterable[str]) -> Flags:
-    """Flags with some set and some taken away."""
-    gone = set(unset_flags)
-    return {k: v for k, v in {**flags, **set_flags}.items() if k not in gone}
-
-
 def delta(old: Flags, new: Flags) -> tuple[Flags, list[str]]:
     """(what to set, what to unset) to come from one set of flags to another."""
     return (

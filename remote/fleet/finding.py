@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from remote.fleet import identity, processes
-from remote.fleet.launcher import describe
+from remote.fleet.launcher import describe, one_line
 from remote.fleet.processes import Identity
 from remote.fleet.records import Launch
 from remote.fleet.server import Foreign, Server
@@ -68,7 +68,7 @@ def describe_foreign(server: Server) -> str:
     """A line on the foreign server of this port."""
     about = server.foreign
     assert about is not None
-    what = f"SGLang with {about.model}" if about.is_sglang else "no SGLang server"
+    what = f"SGLang with {one_line(about.model or '?')}" if about.is_sglang else "no SGLang server"
     pid = server.main.pid if server.main is not None else None
     return (
         f"GPU {server.gpu}: port {server.port} belongs to {describe(pid)}, {what}, "

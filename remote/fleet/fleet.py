@@ -17,7 +17,7 @@ from remote.fleet import finding, kernels
 from remote.fleet import plan as swap_plan
 from remote.fleet.background import Background
 from remote.fleet.knowledge import Knowledge
-from remote.fleet.launcher import Launcher, api_key, describe
+from remote.fleet.launcher import Launcher, api_key, describe, one_line
 from remote.fleet.operations import Operations
 from remote.fleet.outside import Emit, FleetError, RunSide
 from remote.fleet.probe import Probe
@@ -41,6 +41,7 @@ from remote.protocol import (
 from remote.sglang import dialect
 from remote.sglang import flags as sglang_flags
 from remote.sglang.catalogue import Catalogue
+from remote.sglang.refusals import doubts
 
 __all__ = ["Fleet", "FleetError"]
 
@@ -251,7 +252,7 @@ class Fleet:
 
     async def watch(self) -> None:
         """Look at every server for ever. Ends only by being cancelled, or by :meth:`close`."""
-        self._background.start(self.knowledge.ask(self._spec))
+        self._background.start(self.learn())
         await self._watch.go()
 
     async def close(self) -> None:
@@ -275,7 +276,7 @@ class Fleet:
         who: str,
         swap: int | None = None,
     ) -> None:
-        await self.knowledge.ask(self._spec)
+        await self.learn()
         await self._show_environment()
         await self._set_key(server)
         server.port = self._spec.fleet.base_port + server.gpu
@@ -311,7 +312,7 @@ class Fleet:
         that could not be started; the others have been.
         """
         servers = self._chosen(gpus)
-        await self.knowledge.ask(self._spec)
+        await self.learn()
         flags, renamed = self.knowledge.checked(epoch.flags)
         for text in renamed:
             self._emit("fleet.flags", text, level="warning")
@@ -428,15 +429,19 @@ class Fleet:
 
     # --- Swaps ---
 
+    async def learn(self) -> None:
+        """Ask which SGLang is installed now: a plan is checked against what was last learned."""
+        await self.knowledge.ask(self._spec)
+
     def new_flags(
-        self, current: Epoch | None, set_flags: Flags, unset_flags: list[str]
+        self, old: Flags, set_flags: Flags, unset_flags: list[str]
     ) -> tuple[Flags, list[str]]:
         """The flags after a change, under the names and types that the installed SGLang takes,
         and a line for each one that had to be renamed.
 
-        Raises :class:`FleetError` where SGLang would refuse them.
+        Raises :class:`FleetError` where SGLang would refuse them, and for a flag to unset that is
+        not set.
         """
-        old = current.flags if current is not None else self._spec.fleet.flags
         return self.knowledge.changed(old, set_flags, unset_flags)
 
     def plan(
@@ -458,13 +463,13 @@ class Fleet:
         this card, and where no server is up to be swapped.
         """
         old = current.flags if current is not None else self._spec.fleet.flags
-        new, warnings = self.new_flags(current, set_flags, unset_flags)
+        new, warnings = self.new_flags(old, set_flags, unset_flags)
         servers = self._chosen(gpus)
         if gpus is None:
             servers = [s for s in servers if s.alive or s.status == "failed"]
             if not servers:
                 raise FleetError("no server is up: start them with `up`")
-        warnings += dialect.changed_meanings(new, self.knowledge.is_new)
+        warnings += dialect.changed_meanings(new, self.knowledge.is_new) + doubts(new)
         for server in servers:
             warnings += self._taking_over(server)
         prediction = self.knowledge.predict(new, self._all(), self._memory)
@@ -500,7 +505,9 @@ class Fleet:
                 "which is no SGLang server: end it, or move base_port"
             )
         model = server.foreign.model
-        other = f", with another model than its {model}" if model != self._spec.fleet.model else ""
+        other = ""
+        if model != self._spec.fleet.model:
+            other = f", with another model than its {one_line(model or '?')}"
         text = (
             f"GPU {server.gpu}: pid {server.main.pid} was not started by Stoker and will be "
             f"ended; the next server there is Stoker's{other}"

@@ -174,8 +174,13 @@ def describe(pid: int | None) -> str:
     """A process in words: pid, user and the start of its command."""
     if pid is None:
         return "a process outside this container or of another user"
-    line = " ".join(sglang_flags.masked(processes.command(pid)))
+    line = one_line(" ".join(sglang_flags.masked(processes.command(pid))))
     return f"pid {pid} of {processes.owner(pid)} ({line[:80]}{'…' if len(line) > 80 else ''})"
+
+
+def one_line(text: str) -> str:
+    """What another's process says of itself, with every run of white space as one blank."""
+    return " ".join(text.split())
 
 
 def api_key(env: dict[str, str]) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remote.protocol import Flags, FlagValue
-from remote.sglang.catalogue import parse_size
+from remote.protocol import Flags
+from remote.sglang.catalogue import whole
 from remote.sglang.dialect import resolved_strategy
 from remote.sglang.loglines import StartFacts
 
@@ -186,16 +186,6 @@ def learn(facts: StartFacts, flags: Flags, new: bool, model: Model | None) -> Mo
     return model
 
 
-def _number(flags: Flags, name: str) -> int | None:
-    value: FlagValue | None = flags.get(name)
-    if value is None or isinstance(value, bool | list):
-        return None
-    try:
-        return parse_size(value)
-    except ValueError:
-        return None
-
-
 def mem_fraction(flags: Flags, total: float, vision: tuple[int, int] | None) -> float:
     """``mem-fraction-static``, or what 0.5.12 computes where it is not set.
 
@@ -206,8 +196,8 @@ def mem_fraction(flags: Flags, total: float, vision: tuple[int, int] | None) -> 
     if isinstance(given, int | float) and not isinstance(given, bool):
         return float(given)
     mib = total * 1024
-    chunk = _number(flags, "chunked-prefill-size") or 8192
-    batch = _number(flags, "cuda-graph-max-bs") or 256
+    chunk = whole(flags.get("chunked-prefill-size")) or 8192
+    batch = whole(flags.get("cuda-graph-max-bs")) or 256
     reserved = max(512 + 1.5 * max(chunk, 2048) + 2 * batch + 128 + 8 * 58, 10_240)
     fraction = (mib - reserved) / mib
     if vision is not None:
@@ -238,12 +228,12 @@ def predict(flags: Flags, new: bool, card: Card, model: Model) -> Prediction | N
     rest_bytes = rest * GIB
     if rest_bytes <= 0:
         return None
-    user = _number(flags, "max-running-requests")
+    user = whole(flags.get("max-running-requests"))
     slots: int | None = None
     held = 0.0
     if model.hybrid:
         slot = model.slot(flags)
-        slots = _number(flags, "max-mamba-cache-size")
+        slots = whole(flags.get("max-mamba-cache-size"))
         if slots is None and flags.get("disable-radix-cache") and user is not None:
             slots = user
         if slots is None:
@@ -252,13 +242,13 @@ def predict(flags: Flags, new: bool, card: Card, model: Model) -> Prediction | N
             budget = rest_bytes * share / (1 + share)
             slots = int((budget - (slot if new else 0)) / slot)
         held = (slots + (1 if new else 0)) * slot
-    page = _number(flags, "page-size") or 1
+    page = whole(flags.get("page-size")) or 1
     tokens = int((rest_bytes - held) / model.kv_cell(flags)) // page * page
-    if (cap := _number(flags, "max-total-tokens")) is not None:
+    if (cap := whole(flags.get("max-total-tokens"))) is not None:
         tokens = min(tokens, cap // page * page)
     if tokens <= 0 or slots == 0:
         return None
-    context = _number(flags, "context-length") or model.context or tokens
+    context = whole(flags.get("context-length")) or model.context or tokens
     usual = min(max(int(tokens / context * 512), 2048), 4096)
     if user is None:
         base, bound = min(usual, tokens // 2), "KV tokens"

@@ -165,6 +165,16 @@ def _allowed(flag: Flag) -> str:
     return f" (one of {shown}{', …' if len(flag.choices) > 12 else ''})"
 
 
+def whole(value: FlagValue | None) -> int | None:
+    """The whole number that a value stands for; None where it stands for none."""
+    if value is None or isinstance(value, bool | list):
+        return None
+    try:
+        return parse_size(value)
+    except ValueError:
+        return None
+
+
 _SUFFIXES = {
     "k": 1_000,
     "m": 1_000_000,
@@ -180,12 +190,17 @@ def parse_size(value: str | int | float) -> int:
 
     Raises :class:`ValueError` for anything else. Same rule as SGLang's ``human_readable_int``.
     """
-    if isinstance(value, int | float):
-        if int(value) != value:
+    if isinstance(value, float):
+        if not value.is_integer():
             raise ValueError(value)
         return int(value)
+    if isinstance(value, int):
+        return value
     text = value.strip().lower().replace("_", "")
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
         if text.endswith(suffix):
-            return int(float(text.removesuffix(suffix)) * _SUFFIXES[suffix])
+            try:
+                return int(float(text.removesuffix(suffix)) * _SUFFIXES[suffix])
+            except OverflowError:  # "infk"
+                raise ValueError(value) from None
     return int(text)

@@ -7,8 +7,13 @@ from remote.sglang.catalogue import Catalogue, FlagError
 
 SERVER_MODULE = "sglang.launch_server"
 
-OWN = ("model-path", "model", "port")
-"""Set from the fleet's own settings; as flags they would contradict them."""
+OWN = {
+    "model-path": "`model` under [fleet]",
+    "model": "`model` under [fleet]",
+    "port": "`base_port` under [fleet]",
+    "base-gpu-id": "the server's number: it sees that one card alone",
+}
+"""Set for each server from what stands here; as flags they would contradict it."""
 
 SECRET = ("api-key", "admin-api-key")
 """Would stand in the process list and, as SGLang logs its arguments, in the log."""
@@ -26,8 +31,7 @@ def refuse_own(flags: Flags) -> None:
         if name.startswith("-"):
             raise FlagError(f"write {plain} without dashes in front")
         if plain in OWN:
-            other = "base_port" if plain == "port" else "model"
-            raise FlagError(f"{plain} follows from `{other}` under [fleet]; leave it out")
+            raise FlagError(f"{plain} follows from {OWN[plain]}; leave it out")
         if plain in SECRET:
             raise FlagError(
                 f"{plain} would be readable in the process list and the log: put "
@@ -139,8 +143,8 @@ def masked(argv: list[str]) -> list[str]:
 
 
 def own_flags(argv: list[str], catalogue: Catalogue | None = None) -> Flags:
-    """The flags of a command line as a server of the fleet could take them over: without model
-    and port, which follow from the fleet, and without keys."""
+    """The flags of a command line as a server of the fleet could take them over: without what
+    follows from the fleet (model, port, card), and without keys."""
     flags = from_argv(argv, catalogue)
     return {name: value for name, value in flags.items() if name not in (*OWN, *SECRET)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remote.protocol import Flags
+from remote.sglang.catalogue import whole
 from remote.sglang.dialect import STRATEGY, resolved_strategy, strategy
 
 _BLACKWELL_HYBRID = {
@@ -12,6 +13,29 @@ _BLACKWELL_HYBRID = {
 """Attention backends for hybrid linear-attention models on Blackwell, older dialect and newer."""
 
 _ATTENTION = ("attention-backend", "prefill-attention-backend", "decode-attention-backend")
+
+_COUNTS = (
+    "context-length",
+    "max-mamba-cache-size",
+    "max-queued-requests",
+    "max-running-requests",
+    "max-total-tokens",
+    "page-size",
+)
+"""With less than 1 of any nothing could be served."""
+
+_CARDS = (
+    "tp-size",
+    "tensor-parallel-size",
+    "pp-size",
+    "pipeline-parallel-size",
+    "dp-size",
+    "data-parallel-size",
+)
+"""GPUs that one server would spread over; each server here is shown one (CUDA_VISIBLE_DEVICES)."""
+
+_USUAL = (0.5, 0.95)
+"""A ``mem-fraction-static`` outside of this is mostly a slip."""
 
 
 def is_blackwell(card: str) -> bool:
@@ -61,8 +85,35 @@ def refusals(
                     f"{flag} {backend} does not serve models with linear attention on {card}: "
                     f"use {', '.join(allowed[:-1])} or {allowed[-1]}"
                 )
-    fraction = flags.get("mem-fraction-static")
-    is_number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
-    if is_number and not 0 < float(str(fraction)) < 1:
+    for flag, value in flags.items():
+        if value is False:
+            continue
+        if flag in _COUNTS and (whole(value) or 0) < 1:
+            said.append(f"{flag} is a whole number of at least 1, not {value}")
+        if flag in _CARDS and whole(value) != 1:
+            said.append(f"{flag} must be 1, not {value}: each server here has one GPU")
+    fraction = _fraction(flags)
+    if fraction is not None and not 0 < fraction < 1:
         said.append(f"mem-fraction-static is a share between 0 and 1, not {fraction}")
     return said
+
+
+def doubts(flags: Flags) -> list[str]:
+    """What SGLang may well start with and is still worth a second look, one line each."""
+    fraction = _fraction(flags)
+    low, high = _USUAL
+    if fraction is None or low <= fraction <= high:
+        return []
+    what = (
+        "leaves much of the card unused, and perhaps no room for the caches beside the weights"
+        if fraction < low
+        else "leaves hardly any memory for graphs and activations: it may run out of it"
+    )
+    return [f"mem-fraction-static {fraction} {what}"]
+
+
+def _fraction(flags: Flags) -> float | None:
+    value = flags.get("mem-fraction-static")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)

@@ -8,6 +8,7 @@ import pytest
 
 from remote.agent import epochs
 from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState, ServerWork, Swap
+from remote.sglang.flags import changed
 
 FLAGS: Flags = {"mem-fraction-static": 0.85, "enable-metrics": True}
 KNOWN = {1: Epoch(1, 0.0, FLAGS), 2: Epoch(2, 1.0, {"mem-fraction-static": 0.9})}
@@ -46,7 +47,7 @@ def test_delta_leads_from_one_to_the_other() -> None:
     set_flags, unset = epochs.delta(FLAGS, new)
     assert set_flags == new
     assert unset == ["enable-metrics"]
-    assert epochs.changed(FLAGS, set_flags, unset) == new
+    assert changed(FLAGS, set_flags, unset) == new
 
 
 def test_only_busy_and_warm_servers_count() -> None:

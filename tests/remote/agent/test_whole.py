@@ -54,6 +54,17 @@ FLAGS: Flags = {
 }
 
 
+MISTAKES: list[tuple[Flags, list[str], str]] = [
+    ({"max-running-requests": 0}, [], "max-running-requests is a whole number of at least 1"),
+    ({"max-running-requests": -3}, [], "max-running-requests is a whole number of at least 1"),
+    ({"context-length": 8192.5}, [], "context-length takes a whole number"),
+    ({"tp-size": 2}, [], "tp-size must be 1, not 2"),
+    ({}, ["foo"], "foo is not set"),
+    ({}, ["max-running-requests"], "max-running-requests is not set"),
+    ({"foo": 1}, [], "has no flag foo"),
+]
+
+
 @dataclass
 class Site:
     """One workspace with one GPU, and the link to whatever agent is there now."""
@@ -214,6 +225,18 @@ async def test_a_swap_that_an_agent_left_is_finished_by_the_next(site: Site) -> 
     looked = await site.ask(Restart(spec=site.spec, set_flags=change, dry_run=True))
     assert isinstance(looked, Plan)
     assert looked.predicted_max_running == 72
+    for wrong, unset, words in MISTAKES:
+        for dry in (True, False):
+            request = Restart(spec=site.spec, set_flags=wrong, unset_flags=unset, dry_run=dry)
+            refused = await site.ask(request)
+            assert isinstance(refused, Failure), (wrong, unset, refused)
+            assert words in refused.text
+            assert "\n" not in refused.text
+    doubted = await site.ask(
+        Restart(spec=site.spec, set_flags={"mem-fraction-static": 0.3}, dry_run=True)
+    )
+    assert isinstance(doubted, Plan)
+    assert any("leaves much of the card unused" in text for text in doubted.warnings)
     begun = await site.ask(Restart(spec=site.spec, set_flags=change))
     assert isinstance(begun, Plan)
     busy = await site.ask(Down())

@@ -215,7 +215,8 @@ def by_hand(site: Site, log: Path, *flags: str) -> subprocess.Popen[bytes]:
 
 async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
     log = site.root / "hand.log"
-    hand = by_hand(site, log, "--mem-fraction-static", "0.85")
+    model = ("--model-path", "/models/line\nbreak")
+    hand = by_hand(site, log, "--mem-fraction-static", "0.85", *model)
     try:
         spec = site.spec()
         fleet = site.fleet(spec)
@@ -232,6 +233,12 @@ async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
             await fleet.up([0], epoch=site.epoch(spec), who="ann")
         with pytest.raises(FleetError, match="not started by Stoker"):
             await fleet.down([0], who="ann")
+        # There is a line break in its model's path, but none in what is told of it.
+        planned = fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=[0])
+        told = site.events.texts("server.foreign") + planned.warnings
+        named = [text for text in told if "/models/line break" in text]
+        assert len(named) == 2, told
+        assert not any("\n" in text for text in told), told
         assert hand.poll() is None
     finally:
         main = processes.identify(hand.pid)

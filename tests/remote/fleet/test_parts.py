@@ -17,6 +17,7 @@ import pytest
 from remote.fleet import environment, identity, processes, tail
 from remote.fleet.environment import EnvScriptError
 from remote.fleet.holder import MARK
+from remote.fleet.launcher import describe
 from remote.fleet.processes import Identity
 from remote.fleet.records import Exit, Folder, Launch, Ready, Running
 from remote.fleet.restarts import Restarts
@@ -87,6 +88,17 @@ def test_another_process_with_the_pid_is_never_touched(
     assert processes.send([replace(one, birth="1")], signal.SIGKILL) == []
     assert parent.poll() is None
     assert identity.birth(near) == one.birth
+
+
+def test_a_process_is_described_in_one_line() -> None:
+    child = subprocess.Popen(["a\n\tb\r\x85c\u2028d", "600"], executable="/bin/sleep")
+    try:
+        said = describe(child.pid)
+        assert said.startswith(f"pid {child.pid} of ")
+        assert said.endswith(" (a b c d 600)")
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_a_zombie_is_dead() -> None:

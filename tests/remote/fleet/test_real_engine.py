@@ -134,7 +134,7 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
         current=site.epoch(spec), set_flags=changes, unset_flags=[], strategy="rolling", gpus=None
     )
     assert planned.diff == ["max-running-requests 16 → 24"]
-    new, _ = fleet.new_flags(site.epoch(spec), changes, [])
+    new, _ = fleet.new_flags(spec.fleet.flags, changes, [])
     began = time.monotonic()
     ended = await fleet.swap(
         begin(planned),

@@ -171,7 +171,7 @@ async def test_the_story_of_one_server(slow_sim: SimSite) -> None:
     )
     slots = 72 if old else 71
     assert planned.predicted_max_running == slots
-    new, _ = fleet.new_flags(sim.epoch(spec), changes, [])
+    new, _ = fleet.new_flags(spec.fleet.flags, changes, [])
     async with asking(fleet, 0, 40) as asked:
         await until(lambda: (fleet.states()[0].running or 0) >= 36)
         await until(lambda: fleet.states()[0].gen_tok_s)

@@ -66,7 +66,7 @@ def swap_to(fleet: Fleet, epoch: Epoch, strategy: str, **flags: object) -> tuple
         strategy=strategy,  # type: ignore[arg-type]
         gpus=None,
     )
-    new, _ = fleet.new_flags(epoch, typed, [])
+    new, _ = fleet.new_flags(epoch.flags, typed, [])
     return begin(planned), Epoch(id=2, since=time.time(), flags=new, who="ann"), planned
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from remote.protocol import Flags, FleetSpec
 from remote.sglang import dialect, flags
 from remote.sglang.catalogue import Catalogue, Flag, FlagError, check, load, parse_size
-from remote.sglang.refusals import refusals
+from remote.sglang.refusals import doubts, refusals
 
 OLD = Catalogue(
     version="0.5.12",
@@ -96,6 +96,7 @@ def test_command_line_has_full_names_and_quiet_pollers() -> None:
         ({"model_path": "x"}, "follows from `model`"),
         ({"api-key": "secret"}, "SGLANG_API_KEY into credentials_file"),
         ({"--tp-size": 1}, "without dashes"),
+        ({"base_gpu_id": 3}, "follows from the server's number"),
     ],
 )
 def test_flags_that_are_not_the_operators(given: Flags, words: str) -> None:
@@ -139,6 +140,9 @@ def test_check_gives_full_names_and_types() -> None:
         ({"mem-fraction-static": "high"}, "takes a number, not 'high'"),
         ({"max-running-requests": 1.5}, "takes a whole number"),
         ({"context-length": "8x"}, "32k or 32Ki"),
+        ({"context-length": "infk"}, "32k or 32Ki"),
+        ({"context-length": 8192.5}, "32k or 32Ki"),
+        ({"context-length": float("inf")}, "32k or 32Ki"),
         ({"mem-fraction-static": True}, "needs a value"),
         ({"enable-metrics": 3}, "is a switch"),
         ({"mem-fraction-static": [0.8, 0.9]}, "takes one value, not 2"),
@@ -192,6 +196,9 @@ def test_flags_of_a_foreign_command_line() -> None:
     assert found["kv-cache-dtype"] == "fp8_e4m3"
     assert found["preferred-sampling-params"] == '{"temperature": 1}'
     assert flags.model_and_port(["python", "-m", "sglang.launch_server"]) == (None, 30000)
+    # As a server of the fleet, which has one card alone, could take them over.
+    own = flags.own_flags([*argv, "--base-gpu-id", "3", "--api-key", "k"])
+    assert own == {k: v for k, v in found.items() if k not in ("model-path", "port")}
 
 
 @pytest.mark.parametrize(
@@ -316,6 +323,15 @@ PRO = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
         ({"attention-backend": "fa4"}, True, PRO, True, "triton, trtllm_mha or flashinfer"),
         ({"decode-attention-backend": "torch_native"}, False, PRO, True, "linear attention"),
         ({"mem-fraction-static": 90}, False, None, None, "between 0 and 1"),
+        ({"mem-fraction-static": float("nan")}, False, None, None, "between 0 and 1"),
+        ({"max-running-requests": 0}, False, None, None, "at least 1, not 0"),
+        ({"max-running-requests": -3}, True, None, None, "at least 1, not -3"),
+        ({"max-running-requests": "many"}, True, None, None, "at least 1, not many"),
+        ({"context-length": 8192.5}, False, None, None, "a whole number of at least 1"),
+        ({"context-length": "0k"}, False, None, None, "at least 1"),
+        ({"page-size": True}, False, None, False, "at least 1, not True"),
+        ({"tp-size": 2}, False, None, None, "must be 1, not 2: each server here has one GPU"),
+        ({"data-parallel-size": "8"}, True, None, None, "must be 1, not 8"),
     ],
 )
 def test_known_to_fail(
@@ -335,8 +351,30 @@ def test_known_to_fail(
         ({"attention-backend": "fa3"}, False, None, True),
         ({"attention-backend": "fa4"}, False, PRO, True),
         ({"mamba-radix-cache-strategy": "no_buffer"}, True, PRO, False),
+        ({"max-running-requests": 1, "context-length": "32k", "tp-size": 1}, True, PRO, True),
+        ({"max-running-requests": False, "chunked-prefill-size": -1}, True, PRO, True),
         ({}, True, PRO, True),
     ],
 )
 def test_not_refused(given: Flags, new: bool, card: str | None, hybrid: bool | None) -> None:
     assert refusals(given, new, card=card, hybrid=hybrid) == []
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [
+        (0.3, "mem-fraction-static 0.3 leaves much of the card unused"),
+        (0.99, "mem-fraction-static 0.99 leaves hardly any memory"),
+        (0.5, ""),
+        (0.9, ""),
+        (0.95, ""),
+        ("high", ""),
+        (True, ""),
+    ],
+)
+def test_a_memory_share_worth_a_second_look(fraction: float | str | bool, words: str) -> None:
+    assert refusals({"mem-fraction-static": 0.3}, False) == []
+    said = doubts({"mem-fraction-static": fraction})
+    assert len(said) == bool(words)
+    assert all(words in line for line in said)
+    assert doubts({}) == []
