@@ -153,7 +153,7 @@ def _settings(path: Path, data: dict[str, Any]) -> Settings:
         raise ConfigError("no [targets.NAME] table: say where to connect to")
     targets = {name: _target(path, name, data, table) for name, table in tables.items()}
     default = data.get("default")
-    if default is not None and default not in targets:
+    if default is not None and default not in [*targets]:  # whatever it is, a list say
         raise ConfigError(f"default = {default!r} names no target{_nearest(str(default), targets)}")
     return Settings(path=path, targets=targets, default=default)
 
@@ -164,15 +164,15 @@ def _target(path: Path, name: str, data: dict[str, Any], raw: object) -> Target:
         raise ConfigError(f"[{where}]: `stoker {name}` is a verb, so a target may not be called so")
     table = _table(where, raw)
     _known(where, table, _TARGET)
-    workspace = _text(where, table, "workspace")
+    workspace = _ascii(where, table, "workspace")
     if not PurePosixPath(workspace).is_absolute():
         raise ConfigError(f"{where}.workspace: an absolute path on the container is needed")
     spec = TargetSpec(
         name=name,
         workspace=workspace,
-        python=_text(where, table, "python"),
-        env_script=_text(where, table, "env_script"),
-        credentials_file=_text(where, table, "credentials_file"),
+        python=_ascii(where, table, "python"),
+        env_script=_ascii(where, table, "env_script"),
+        credentials_file=_ascii(where, table, "credentials_file"),
         fleet=_section(f"{where}.fleet", FleetSpec, data.get("fleet"), table.get("fleet")),
         run=_section(f"{where}.run", RunSpec, data.get("run"), table.get("run")),
         alerts=_section(f"{where}.alerts", AlertSpec, data.get("alerts"), table.get("alerts")),
@@ -187,17 +187,13 @@ def _target(path: Path, name: str, data: dict[str, Any], raw: object) -> Target:
         ssh=_text(where, table, "ssh"),
         ssh_config=own,
         hop=_hop(where, table),
-        agent_python=_text(where, table, "agent_python"),
+        agent_python=_ascii(where, table, "agent_python"),
         read_only=_flag(where, table, "read_only"),
         spec=spec,
     )
 
 
 def _check(where: str, spec: TargetSpec) -> None:
-    for name in ("workspace", "python", "env_script", "credentials_file"):
-        # A remote shell of another locale would read other bytes.
-        if not getattr(spec, name).isascii():
-            raise ConfigError(f"{where}.{name}: plain ASCII is needed on the way to a container")
     if not 1 <= spec.fleet.gpus <= 64:
         raise ConfigError(f"{where}.fleet.gpus = {spec.fleet.gpus}: 1 to 64 are possible")
     if not 1024 <= spec.fleet.base_port <= 65535 - spec.fleet.gpus:
@@ -226,6 +222,7 @@ def _hop(where: str, table: dict[str, Any]) -> Hop:
         raise ConfigError(f"{where}.hop.pct: the container's id, a number such as 200")
     if not isinstance(name, str | int) or isinstance(name, bool) or not str(name):
         raise ConfigError(f"{where}.hop.{kind}: the container's name")
+    _travels(f"{where}.hop.{kind}", str(name))
     return Hop(kind=kind, name=str(name), sudo=sudo)
 
 
@@ -269,6 +266,18 @@ def _text(where: str, table: dict[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{where}.{key}: text in quotes is needed")
     return value
+
+
+def _ascii(where: str, table: dict[str, Any], key: str) -> str:
+    value = _text(where, table, key)
+    _travels(f"{where}.{key}", value)
+    return value
+
+
+def _travels(place: str, value: str) -> None:
+    # A remote shell of another locale would read other bytes.
+    if not value.isascii():
+        raise ConfigError(f"{place}: plain ASCII is needed on the way to a container")
 
 
 def _flag(where: str, table: dict[str, Any], key: str) -> bool:

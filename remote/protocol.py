@@ -38,9 +38,12 @@ Flags: TypeAlias = dict[str, FlagValue]
 
 
 # --- What a target is (from stoker.toml; the agent keeps the last one an action brought) ---
+#
+# Keys that are not known here are passed over, as everywhere on the wire: a console of another
+# version can still look. In stoker.toml they are mistakes, which the console tells.
 
 
-class FleetSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class FleetSpec(Struct, frozen=True):
     """``[fleet]``: one SGLang server a GPU; server *i* listens on ``base_port + i``."""
 
     model: str = ""
@@ -54,7 +57,7 @@ class FleetSpec(Struct, frozen=True, forbid_unknown_fields=True):
     flags: Flags = {}
 
 
-class S3Spec(Struct, frozen=True, forbid_unknown_fields=True):
+class S3Spec(Struct, frozen=True):
     """``[run.s3]``; an empty bucket means no uploads. Key = prefix + file name."""
 
     bucket: str = ""
@@ -62,7 +65,7 @@ class S3Spec(Struct, frozen=True, forbid_unknown_fields=True):
     endpoint_url: str = ""
 
 
-class RunSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class RunSpec(Struct, frozen=True):
     """``[run]``: what the generation does. Paths are relative to the workspace."""
 
     prompts: str = "prompts.jsonl"
@@ -78,14 +81,13 @@ class RunSpec(Struct, frozen=True, forbid_unknown_fields=True):
     s3: S3Spec = S3Spec()
 
 
-class AlertSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class AlertSpec(Struct, frozen=True):
     """``[alerts]``: when to call a person."""
 
     eta_hours_over: float | None = None
-    webhook: str = ""
 
 
-class TargetSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class TargetSpec(Struct, frozen=True):
     """All that the agent needs to know of a target; nothing here is a secret."""
 
     name: str
@@ -658,7 +660,6 @@ class Hello(Struct, tag="hello", frozen=True):
     who: str = ""
     spec: TargetSpec | None = None
     pid: int = 0
-    boot_id: str = ""
 
 
 class Call(Struct, tag="call", frozen=True):

@@ -10,12 +10,13 @@ from __future__ import annotations
 import shlex
 
 from console.config import Hop
+from console.link.errors import LinkError
 
 MAX_LINE = 100_000
 """Bytes of a command line; Linux takes 131,071 for one argument, and the line is one."""
 
 
-class HopError(ValueError):
+class HopError(LinkError):
     """An argv that can't travel."""
 
 

@@ -79,7 +79,11 @@ def test_a_whole_file(tmp_path: Path) -> None:
         (("[targets.near]", "[targets.status]"), "is a verb"),
         (('default = "ct200"', 'default = "ct20"'), "names no target (did you mean 'ct200'?)"),
         (("mem-fraction-static = 0.90", "--mem-fraction-static = 0.90"), "without dashes"),
+        (('default = "ct200"', 'default = ["ct200"]'), "= ['ct200'] names no target"),
         (('"/workspace"', '"workspace"'), "an absolute path"),
+        (('"/workspace"', '"/wörk"'), "targets.ct200.workspace: plain ASCII"),
+        (('agent_python = ""', 'agent_python = "/é/python"'), "agent_python: plain ASCII"),
+        (("pct = 200", 'docker = "é"'), "hop.docker: plain ASCII"),
         (("hop = {", "hop = "), "not valid TOML"),
     ],
 )

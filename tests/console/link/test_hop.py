@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from console.config import Hop
 from console.link import hop
+from console.link.errors import LinkError
 
 HOSTILE = [
     "",
@@ -88,5 +89,5 @@ def test_what_cannot_travel_is_refused() -> None:
     ):
         with pytest.raises(hop.HopError, match=text):
             hop.wrap(Hop("pct", "1"), argv)
-    with pytest.raises(hop.HopError, match="use stdin"):
+    with pytest.raises(LinkError, match="use stdin"):  # one line for people, as of any link
         hop.line(["echo", "x" * 200_000])

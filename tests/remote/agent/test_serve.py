@@ -105,6 +105,19 @@ async def test_a_socket_that_was_removed_comes_back(agent: Agent, socket: Path) 
     assert isinstance(await link.ask(Get()), Snapshot)
 
 
+async def test_a_console_of_a_later_version_may_look(socket: Path, workspace: Workspace) -> None:
+    """Its target has keys that this agent has never heard of."""
+    link = await Link.open(socket)
+    spec = TargetSpec(name="t", workspace=str(workspace.root))
+    hello = json.loads(encode(Hello(version=9, code="y", role="console", spec=spec)))
+    hello["spec"]["fleet"]["later"] = hello["spec"]["later"] = 1
+    link.writer.write(json.dumps(hello).encode() + b"\n")
+    await until(workspace.spec.exists)
+    shown = await link.ask(Get())
+    assert isinstance(shown, Snapshot)
+    assert shown.target == spec
+
+
 async def test_after_a_kill_the_next_one_takes_over(agent: Agent, socket: Path) -> None:
     link = await Link.open(socket)
     await link.ask(Get())
