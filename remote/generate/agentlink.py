@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from remote.generate.lock import boot_id
 from remote.protocol import (
     HEARTBEAT_S,
     MAX_LINE,
@@ -55,7 +54,7 @@ async def follow(socket: Path, on_reading: Callable[[Reading], None]) -> None:
 
 
 async def _speak(writer: asyncio.StreamWriter) -> None:
-    hello = Hello(VERSION, "", "run", who="run", pid=os.getpid(), boot_id=boot_id())
+    hello = Hello(VERSION, "", "run", who="run", pid=os.getpid())
     writer.write(encode(hello))
     writer.write(encode(Call(1, Subscribe(snapshots=False, readings=True))))
     try:
