@@ -16,7 +16,7 @@ from remote.fleet.server import Server
 from remote.fleet.timing import Timing
 from remote.protocol import Flags, TargetSpec
 from remote.sglang.catalogue import Catalogue
-from remote.sglang.loglines import Cause
+from remote.sglang.causes import Cause
 
 _BACK_TO = 0.10
 """A card counts as free again once less than this share of its memory is in use."""
@@ -116,8 +116,6 @@ class Operations:
 
     async def _now_ready(self, server: Server, launch: Launch) -> None:
         now = time.time()
-        facts = server.reader.facts
-        answered = server.facts
         server.ready = Ready(
             launch=launch.launch,
             at=now,
@@ -125,9 +123,9 @@ class Operations:
             flags=launch.flags,
             epoch=launch.epoch,
             max_running=server.max_running,
-            max_mamba=(answered.max_mamba if answered else None) or facts.max_mamba,
-            kv_tokens=(answered.kv_tokens if answered else None) or facts.kv_tokens,
-            sglang=(answered.version if answered else None) or launch.sglang,
+            max_mamba=server.max_mamba,
+            kv_tokens=server.kv_tokens,
+            sglang=server.sglang,
             phase_seconds=server.reader.phase_seconds,
         )
         await asyncio.to_thread(server.folder.write_ready, server.ready)

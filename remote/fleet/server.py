@@ -19,8 +19,9 @@ from remote.fleet.restarts import Restarts
 from remote.fleet.tail import TAIL, Tail
 from remote.fleet.timing import Timing
 from remote.protocol import Flags, Lights, Reading, ServerInfo, ServerState, ServerStatus
+from remote.sglang.causes import Cause
 from remote.sglang.loads import Loads, ServerFacts
-from remote.sglang.loglines import Cause, LogReader
+from remote.sglang.loglines import LogReader
 from remote.sglang.metrics import Metrics
 
 LIVE: tuple[ServerStatus, ...] = ("starting", "warming", "ready", "draining", "stalled", "foreign")
@@ -96,7 +97,6 @@ class Server:
     loads_at: float | None = None
     loads_failing: int = 0
     metrics: Metrics | None = None
-    metrics_at: float | None = None
     facts: ServerFacts | None = None
 
     in_flight: int | None = None
@@ -141,7 +141,7 @@ class Server:
 
     def _forget_numbers(self) -> None:
         self.loads = self.metrics = self.facts = None
-        self.loads_at = self.metrics_at = None
+        self.loads_at = None
         self.loads_failing = 0
         self.probe.metrics_off = False
         self._rates.clear()
@@ -337,11 +337,6 @@ class Server:
         """It has failed, and why."""
         self.status, self.cause, self.doing = "failed", cause, ""
 
-    @property
-    def stalled_for(self) -> float:
-        """Seconds since it was found stalled; 0 where it is not."""
-        return time.time() - self._stalled_since if self._stalled_since else 0.0
-
     def note_core(self, table: dict[int, Process]) -> None:
         """Remember which children the main process has now that it serves. Blocking."""
         if self.main is None:
@@ -392,10 +387,24 @@ class Server:
 
     @property
     def max_running(self) -> int | None:
-        for source in (self.loads, self.facts, self.ready, self.reader.facts):
-            if source is not None and source.max_running is not None:
-                return source.max_running
-        return None
+        sources = (self.loads, self.facts, self.ready, self.reader.facts)
+        return _first(*(source.max_running for source in sources if source is not None))
+
+    @property
+    def max_mamba(self) -> int | None:
+        sources = (self.facts, self.ready, self.reader.facts)
+        return _first(*(source.max_mamba for source in sources if source is not None))
+
+    @property
+    def kv_tokens(self) -> int | None:
+        sources = (self.facts, self.ready, self.reader.facts)
+        return _first(*(source.kv_tokens for source in sources if source is not None))
+
+    @property
+    def sglang(self) -> str | None:
+        """The version that it says it is, else the one that was installed when it was started."""
+        answered = next((s.version for s in (self.facts, self.loads) if s and s.version), None)
+        return answered or (self.launch.sglang if self.launch is not None else None)
 
     def took_loads(self, loads: Loads | None, now: float) -> None:
         """An answer of ``/v1/loads``, or that there was none."""
@@ -408,7 +417,7 @@ class Server:
         """An answer of ``/metrics``."""
         if metrics is None:
             return
-        self.metrics, self.metrics_at = metrics, now
+        self.metrics = metrics
         if metrics.decode_tokens is None:
             return
         if self._rates and metrics.decode_tokens < self._rates[-1][1]:
@@ -456,8 +465,7 @@ class Server:
     # --- For others ---
 
     def info(self) -> ServerInfo:
-        launch, foreign, facts = self.launch, self.foreign, self.reader.facts
-        answered, ready = self.facts, self.ready
+        launch, foreign = self.launch, self.foreign
         return ServerInfo(
             gpu=self.gpu,
             port=self.port,
@@ -467,20 +475,10 @@ class Server:
             flags=launch.flags if launch else foreign.flags if foreign else {},
             log=launch.log if launch else (foreign.log or "") if foreign else "",
             epoch=launch.epoch if launch else None,
-            sglang=(answered.version if answered else None)
-            or (self.loads.version if self.loads else None)
-            or (launch.sglang if launch else None),
+            sglang=self.sglang,
             max_running=self.max_running if self.alive else None,
-            max_mamba=_first(
-                answered.max_mamba if answered else None,
-                ready.max_mamba if ready else None,
-                facts.max_mamba,
-            ),
-            kv_tokens=_first(
-                answered.kv_tokens if answered else None,
-                ready.kv_tokens if ready else None,
-                facts.kv_tokens,
-            ),
+            max_mamba=self.max_mamba,
+            kv_tokens=self.kv_tokens,
         )
 
     def state(self) -> ServerState:

@@ -16,7 +16,7 @@ from typing import Any
 from remote.protocol import Flags
 from remote.sglang.catalogue import whole
 from remote.sglang.dialect import resolved_strategy
-from remote.sglang.loglines import StartFacts
+from remote.sglang.startup import StartFacts
 
 GIB = 1 << 30
 
@@ -100,7 +100,6 @@ class Prediction:
     max_mamba: int | None
     """State slots of the pool; None on models without linear attention."""
     kv_tokens: int
-    mem_fraction: float
     pools: float
     """GiB of state and KV pools together."""
     left: float
@@ -264,7 +263,6 @@ def predict(flags: Flags, new: bool, card: Card, model: Model) -> Prediction | N
         max_running=running,
         max_mamba=slots,
         kv_tokens=tokens,
-        mem_fraction=fraction,
         pools=pools,
         left=card.after - pools,
         bound_by=bound,

@@ -32,13 +32,10 @@ class ServerFacts:
     """What a server says of itself; changes only with its process."""
 
     version: str | None = None
-    model: str | None = None
     status: str | None = None
     max_running: int | None = None
     max_mamba: int | None = None
     kv_tokens: int | None = None
-    gen_tok_s: float | None = None
-    """The last Decode line's figure; it does not decay while idle."""
 
 
 def _int(value: Any) -> int | None:
@@ -98,10 +95,8 @@ def read_server_info(answer: Any) -> ServerFacts | None:
     kv_tokens = _int(answer.get("max_total_num_tokens"))
     return ServerFacts(
         version=_text(answer.get("version")),
-        model=_text(answer.get("model_path")),
         status=_text(answer.get("status")),
         max_running=_int(inner.get("effective_max_running_requests_per_dp")),
         max_mamba=_int(inner.get("max_mamba_cache_size")),
         kv_tokens=kv_tokens if kv_tokens is not None else _int(capacity),
-        gen_tok_s=_float(inner.get("last_gen_throughput")),
     )

@@ -64,7 +64,6 @@ class Metrics:
     mamba_usage: float | None = None
     """None where the model keeps no linear-attention state."""
     retractions: int | None = None
-    aborted: int | None = None
     open_requests: int | None = None
     """Generation requests that HTTP clients wait for, whatever the scheduler knows of them."""
 
@@ -103,6 +102,5 @@ def read(text: str) -> Metrics:
         kv_usage=full if full is not None else one("token_usage"),
         mamba_usage=one("mamba_usage") if slots else None,
         retractions=count("num_retracted_requests_total"),
-        aborted=count("num_aborted_requests_total"),
         open_requests=_open(samples),
     )

@@ -9,7 +9,7 @@ import pytest
 from remote.protocol import Flags
 from remote.sglang import capacity
 from remote.sglang.capacity import GIB, QWEN3_6_27B, Card
-from remote.sglang.loglines import StartFacts
+from remote.sglang.startup import StartFacts
 
 CARD_GIB = 97_887 / 1024
 FREE = 94.4
