@@ -40,7 +40,6 @@ from remote.protocol import (
 )
 from remote.sglang import dialect
 from remote.sglang import flags as sglang_flags
-from remote.sglang.catalogue import Catalogue
 from remote.sglang.refusals import doubts
 
 __all__ = ["Fleet", "FleetError"]
@@ -175,16 +174,6 @@ class Fleet:
     def readings(self) -> list[Reading]:
         """The run's view of every server."""
         return [server.reading() for server in self._all()]
-
-    @property
-    def catalogue(self) -> Catalogue | None:
-        """The installed SGLang's flags; None until they were asked, or where they cannot be."""
-        return self.knowledge.catalogue
-
-    @property
-    def version(self) -> str | None:
-        """The installed SGLang's version."""
-        return self.knowledge.version
 
     # --- Finding and watching ---
 

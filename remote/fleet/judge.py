@@ -31,8 +31,6 @@ class Judgement:
     verdict: Verdict
     ratio: float | None = None
     """The canary's throughput over the mean of the others."""
-    spread: float | None = None
-    """Standard error of ``ratio``."""
     text: str = ""
 
 
@@ -96,4 +94,4 @@ def judge(
         f"{verdict}: {statistics.fmean(mine):,.0f} against {reference:,.0f} tok/s of {against}, "
         f"{ratio:.2f} ± {SURE * spread:.2f} times, {len(canary)} s"
     )
-    return Judgement(verdict, ratio, spread, text)
+    return Judgement(verdict, ratio, text)

@@ -31,7 +31,7 @@ class Knowledge:
         self._config: capacity.Model | None = None
         self._model_name = ""
         self._lock = asyncio.Lock()
-        self._asked, self._again = "", 0.0
+        self._asked, self._again = ("", ""), 0.0
         self.catalogue: Catalogue | None = None
         """None until it was asked, or where it cannot be."""
 
@@ -57,9 +57,10 @@ class Knowledge:
         Raises nothing: where it cannot be asked, flags go unchecked and an event says so.
         """
         async with self._lock:
-            if not spec.python or (spec.python == self._asked and time.monotonic() < self._again):
+            asked = (spec.python, spec.fleet.model)
+            if not spec.python or (asked == self._asked and time.monotonic() < self._again):
                 return
-            self._asked, self._again = spec.python, time.monotonic() + _TRUE_FOR
+            self._asked, self._again = asked, time.monotonic() + _TRUE_FOR
             self._model_name = spec.fleet.model
             self._config = await asyncio.to_thread(_read_config, spec.fleet.model)
             try:

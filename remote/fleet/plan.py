@@ -37,12 +37,11 @@ def steps(gpus: Sequence[int], strategy: Strategy = "rolling") -> list[SwapStep]
     return made
 
 
-def groups(swap: Swap, at_once: int = 1) -> list[list[int]]:
+def groups(swap: Swap) -> list[list[int]]:
     """The GPUs in the order they are swapped; those of one group at the same time."""
-    gpus = list(swap.gpus)
     if swap.strategy == "all":
-        return [gpus] if gpus else []
-    return [gpus[n : n + at_once] for n in range(0, len(gpus), max(at_once, 1))]
+        return [list(swap.gpus)]
+    return [[gpu] for gpu in swap.gpus]
 
 
 def of(swap: Swap, gpu: int, name: StepName) -> SwapStep | None:

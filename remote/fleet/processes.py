@@ -123,14 +123,6 @@ def started_at(pid: int) -> float | None:
         return None
 
 
-def working_folder(pid: int) -> str | None:
-    """A process's working directory."""
-    try:
-        return psutil.Process(pid).cwd()
-    except (psutil.Error, OSError):
-        return None
-
-
 def log_file(pid: int) -> str | None:
     """The regular file that a process has as standard error or output; None where it has none."""
     with contextlib.suppress(psutil.Error, OSError):

@@ -86,12 +86,12 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
 
     # Flags come from its own parser, and the source says the same of all of them.
-    assert fleet.catalogue is not None
-    assert fleet.catalogue.source == "parser"
+    assert fleet.knowledge.catalogue is not None
+    assert fleet.knowledge.catalogue.source == "parser"
     which = await installed.find(PYTHON, dict(os.environ))
     assert which is not None
     read = {f.name: f for f in source.read(Path(which.folder), which.version).flags}
-    asked = {f.name: f for f in fleet.catalogue.flags}
+    asked = {f.name: f for f in fleet.knowledge.catalogue.flags}
     assert set(read) == set(asked)
     differ = [
         name

@@ -330,7 +330,6 @@ def test_steps_and_groups() -> None:
         steps=plan.steps([0, 1, 2]),
     )
     assert plan.groups(swap) == [[0], [1], [2]]
-    assert plan.groups(swap, 2) == [[0, 1], [2]]
     assert plan.groups(replace(swap, strategy="all")) == [[0, 1, 2]]
     assert plan.groups(replace(swap, strategy="canary")) == [[0], [1], [2]]
     names = [s.name for s in plan.steps([0, 1], "canary")]
