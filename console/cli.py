@@ -236,6 +236,8 @@ def _target(options: argparse.Namespace, *lists: str) -> Any:
         values = getattr(options, name) or []
         if options.target is None and values and values[-1] in settings.targets:
             options.target = values.pop()
+            if not values:  # without a word it would mean all servers, or nothing changed
+                raise UsageError(f"--{name} {options.target}: that is the target; name more")
     return settings.target(options.target)
 
 
@@ -258,9 +260,13 @@ def _go(verb: Awaitable[int]) -> int:
 def _console(options: argparse.Namespace) -> int:
     settings = _settings(options)
     target = settings.target(options.target)
+    from dataclasses import replace
+
     from console.app import run_console
 
-    return run_console(settings, target, read_only=options.read_only, debug=options.debug)
+    if options.read_only:
+        target = replace(target, read_only=True)
+    return run_console(settings, target, debug=options.debug)
 
 
 def _lab(options: argparse.Namespace) -> int:

@@ -110,7 +110,6 @@ class Client:
         """Set while no attempt is under way: connected, or waiting after a failure."""
         self._error: LinkError | None = None
         self._closing = asyncio.Event()
-        self._again = asyncio.Event()
 
     # --- what the console does ---
 
@@ -141,10 +140,9 @@ class Client:
                 attempt += 1
                 failed = error.kind in ("refused", "undeployed") or self.agent is None
                 self._tell("failed" if failed else "reconnecting", str(error))
-                self._again.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
-                        await self._again.wait()
+                        await self._closing.wait()
         finally:
             self._closing.set()
             self._error = LinkError(f"{self.target.name}: the link is closed", "lost")
@@ -171,7 +169,7 @@ class Client:
         before the answer: then its fate is unknown and the events tell."""
         mutating = not isinstance(request, READ_ONLY)
         if mutating and self.target.read_only:
-            raise LinkError(f"{self.target.name} is read-only (read_only = true in stoker.toml)")
+            raise LinkError(f"{self.target.name} is read-only: this console only looks")
         try:
             async with asyncio.timeout(timeout):
                 await self._settled.wait()
@@ -205,11 +203,6 @@ class Client:
     async def close(self) -> None:
         """End the link; :meth:`run` returns."""
         self._closing.set()
-        self._again.set()
-
-    def retry(self) -> None:
-        """Try again now instead of after the pause: something was mended, a deploy say."""
-        self._again.set()
 
     # --- one session ---
 
@@ -310,7 +303,7 @@ class Client:
                 f"`stoker deploy {self.target.name}` exchanges it; servers and run go on",
             )
         elif self.target.read_only:
-            self._tell("read-only", "read-only (read_only = true in stoker.toml)")
+            self._tell("read-only", "read-only: this console only looks")
         else:
             self._tell("connected", f"connected to {self._name}")
         self._settled.set()

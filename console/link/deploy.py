@@ -73,7 +73,7 @@ async def deploy(target: Target, place: Place | None = None) -> str:
     Servers and run go on: only the agent is exchanged. Raises LinkError.
     """
     if target.read_only:
-        raise LinkError(f"{target.name} is read-only (read_only = true): nothing is deployed")
+        raise LinkError(f"{target.name} is read-only: nothing is deployed")
     here = place or await places.reach(target)
     try:
         return await _deploy(target, here)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import main, parse
-from console.config import load
+from console.config import Settings, Target, load
 from console.verbs import VerbError, check_prompts, flag_value, flags
 
 TOML = """
@@ -64,6 +64,22 @@ def test_a_target_behind_a_list_option_is_given_back(config: str) -> None:
     assert _gpus(options) == [1, 3]
 
 
+def test_read_only_reaches_the_link(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the bridge would start an agent where none is."""
+    from console import app
+
+    seen: list[Target] = []
+
+    def run_console(settings: Settings, target: Target, **more: object) -> int:
+        seen.append(target)
+        return 0
+
+    monkeypatch.setattr(app, "run_console", run_console)
+    assert main(["a", "--config", config, "--read-only"]) == 0
+    assert main(["a", "--config", config]) == 0
+    assert [target.read_only for target in seen] == [True, False]
+
+
 def test_flag_values() -> None:
     assert flag_value("true") is True
     assert flag_value("0.90") == 0.90
@@ -85,6 +101,8 @@ def test_flag_values() -> None:
         (["statsu"], 2, "did you mean 'status'"),
         (["status"], 2, "several targets (a, b)"),
         (["up", "--gpu", "x", "--", "a"], 2, "numbers from 0 on"),
+        (["down", "--yes", "--gpu", "a"], 2, "--gpu a: that is the target"),
+        (["restart", "--set", "a"], 2, "--set a: that is the target"),
         (["restart", "a", "--set", "=3"], 2, "FLAG=VALUE"),
         (["verify", "/nowhere"], 1, "no such run directory"),
         (["run", "start", "a", "--prompts", "/nowhere"], 2, "no such prompts file"),

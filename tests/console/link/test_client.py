@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from console.config import Target
+from console.link import client as clients
 from console.link.client import LinkError
 from console.link.deploy import deploy
 from remote.paths import Workspace
@@ -82,6 +83,27 @@ async def test_back_after_bridge_and_agent_are_killed(target: Target, workspace:
         ids = [e.id for e in watcher.events]
         assert ids == sorted(set(ids)), "no event twice, none out of order"
         await until(lambda: [e.kind for e in watcher.events].count("agent.started") == 2)
+
+
+async def test_who_may_only_look_starts_no_agent(
+    target: Target, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "REFUSED_BACKOFF_S", 0.5)
+    await deploy(target)
+    before = agent_pid(workspace)
+    os.kill(before, signal.SIGKILL)
+    async with watching(dataclasses.replace(target, read_only=True)) as watcher:
+        with pytest.raises(LinkError, match="no agent runs"):
+            await watcher.client.call(Get())
+        assert watcher.state == "failed"
+        assert agent_pid(workspace) == before
+        async with watching(target) as acting:
+            await acting.client.call(Get())
+            assert agent_pid(workspace) not in (0, before)
+        await until(lambda: watcher.state == "read-only")
+        assert isinstance(await watcher.client.call(Get()), Snapshot)
+        with pytest.raises(LinkError, match="only looks"):
+            await watcher.client.call(Down())
 
 
 async def test_another_version_is_read_only(target: Target, workspace: Workspace) -> None:
