@@ -46,18 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _failed(error: Exception) -> int:
     """The one line for an error that people can mend, and its exit status."""
     from console.config import ConfigError
+    from console.text import visible
 
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    code = 1
+    code, text = 1, str(error)
     if isinstance(error, UsageError | ConfigError) or "VerbError" in kinds:
         code = USAGE
     elif "LinkError" in kinds:
         code = 1 if getattr(error, "kind", "") == "refused" else UNREACHABLE
     elif not kinds & {"OSError", "CannotVerifyError", "ExportError"}:
         text = f"{type(error).__name__}: {error} (a mistake of ours; --debug shows where)"
-        print(f"stoker: {' '.join(text.split())}", file=sys.stderr)
-        return 1
-    print(f"stoker: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"stoker: {visible(' '.join(text.split()))}", file=sys.stderr)
     return code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 TEMPLATE = """\
-# Stoker's targets. `stoker status` looks at one and changes nothing.
+# Stoker's targets. `stoker status` looks at one: servers and run stay as they are.
 default = "ct200"
 
 [targets.ct200]

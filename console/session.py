@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 CONNECT_S = 30.0
 """How long a verb tries to reach the agent before it gives up."""
+SNAPSHOT_S = 15.0
+"""How long it waits for what the agent tells each second."""
 
 
 class Session:
@@ -25,11 +27,16 @@ class Session:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.state = State()
-        self.link = LinkStatus("connecting", "", time.time())
         self.on_event: Callable[[Happened], None] | None = None
         self.on_log: Callable[[LogPart], None] | None = None
+        self.on_link: Callable[[LinkStatus], None] | None = None
         self._changed = asyncio.Event()
         self.client = Client(target, on_message=self._message, on_status=self._status)
+
+    @property
+    def link(self) -> LinkStatus:
+        """How the link is."""
+        return self.client.status
 
     def _message(self, message: Message) -> None:
         if isinstance(message, Happened) and self.on_event is not None:
@@ -40,7 +47,8 @@ class Session:
         self._changed.set()
 
     def _status(self, status: LinkStatus) -> None:
-        self.link = status
+        if self.on_link is not None:
+            self.on_link(status)
         self.state = reduce(self.state, Link(status.state, status.text, status.since), time.time())
         self._changed.set()
 
@@ -49,13 +57,16 @@ class Session:
         return await self.client.call(request, timeout)
 
     async def follow(self, events_after: int | None = None) -> None:
-        """Have snapshots (and events after an id) pushed into ``state`` from now on."""
+        """Have snapshots (and events after an id) pushed into ``state`` from now on; returns with
+        the first. Raises LinkError."""
         await self.client.subscribe(Subscribe(snapshots=True, events_after=events_after))
-        await self.until(lambda: True if self.state.received else None, timeout=15)
+        try:
+            await self.until(lambda: True if self.state.received else None, timeout=SNAPSHOT_S)
+        except TimeoutError:
+            text = f"{self.target.name}: connected, but no snapshot came within {SNAPSHOT_S:.0f} s"
+            raise LinkError(text, "timeout") from None
 
-    async def until(
-        self, wanted: Callable[[], T | None], timeout: float | None = None, every: float = 1.0
-    ) -> T:
+    async def until(self, wanted: Callable[[], T | None], timeout: float | None = None) -> T:
         """Wait until ``wanted`` gives something; it is asked at each message and each second.
 
         Raises TimeoutError.
@@ -69,7 +80,7 @@ class Session:
                 raise TimeoutError
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), every)
+                await asyncio.wait_for(self._changed.wait(), 1.0)
             except TimeoutError:
                 continue
 
@@ -82,7 +93,7 @@ class Session:
         try:
             status = await self.until(settled, CONNECT_S)
         except TimeoutError:
-            text = self.link.text or f"no answer from {self.target.name} in {CONNECT_S:.0f} s"
+            text = f"{self.target.name}: {self.link.text}: not within {CONNECT_S:.0f} s"
             raise LinkError(text, kind="timeout") from None
         if status.state == "failed":
             raise LinkError(status.text, kind="unreachable")

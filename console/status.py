@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from console.model import State
-from console.text import duration, hours, number, percent, size
+from console.text import hours, number, percent, size
 from remote.protocol import Batches, Progress
 
 LAG = 600
@@ -221,19 +221,3 @@ def _server_line(server: dict[str, Any]) -> str:
     ]
     tail = server["cause"] or server["phase"]
     return "  ".join(parts) + (f"  {tail}" if tail else "")
-
-
-def progress_line(state: State) -> str:
-    """One line on where a run is, for a terminal that follows it."""
-    progress = state.progress
-    if progress is None:
-        return "no run yet"
-    share = percent(progress.completed / progress.total, 1) if progress.total else "?"
-    eta = duration(progress.eta_hours * 3600) if progress.eta_hours is not None else "?"
-    slots = sum(work.in_flight for work in progress.servers.values())
-    return (
-        f"{progress.status}: {progress.completed:,}/{progress.total:,} ({share})  "
-        f"{number(progress.rate_per_sec, 2)} prompts/s  {number(progress.tok_s)} tok/s  "
-        f"{slots} in flight  {progress.failed} failed  "
-        f"{progress.s3_uploaded}/{progress.batch_files} files in S3  {eta} to go"
-    )

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+import msgspec
 
 from console import status as report
 from console.config import Target
-from console.link.client import LinkError
+from console.link.client import LinkError, LinkStatus
 from console.link.deploy import deploy as push_agent
 from console.link.deploy import own_version
 from console.link.place import Place, reach
 from console.link.push import push_file
 from console.session import Session, session
+from console.text import clock, visible
 from remote.protocol import (
     STOKER_DIR,
     Batches,
@@ -39,15 +43,18 @@ from remote.protocol import (
     ReadBatches,
     ReadEvents,
     ReadLog,
+    Request,
     Restart,
     RetryFailed,
     Rollback,
     RunControl,
     RunStart,
     Subscribe,
-    Swap,
     Up,
 )
+
+LINE = 1 << 20
+"""Longest line printed, in characters."""
 
 
 class VerbError(Exception):
@@ -55,8 +62,9 @@ class VerbError(Exception):
 
 
 def say(text: str) -> None:
-    """A line for people, at once."""
-    print(text, flush=True)
+    """A line for people, at once. It may hold what a server or its log said: no control sequence
+    of theirs gets through."""
+    print(visible(text, limit=LINE), flush=True)
 
 
 def flag_value(text: str) -> FlagValue:
@@ -65,9 +73,11 @@ def flag_value(text: str) -> FlagValue:
     def scalar(word: str) -> int | float | str:
         for kind in (int, float):
             try:
-                return kind(word)
+                number = kind(word)
             except ValueError:
                 continue
+            if math.isfinite(number):  # JSON has no other numbers
+                return number
         return word
 
     if text in ("true", "false"):
@@ -151,28 +161,22 @@ async def logs(
                 if part.skipped:
                     print(f"... {part.skipped} lines skipped", file=sys.stderr)
                 kept = [line for line in part.lines if wanted.search(line)]
-                if kept:
-                    _print_log(_with(part, kept), as_json=as_json)
+                _print_log(msgspec.structs.replace(part, lines=kept), as_json=as_json)
 
             here.on_log = more
+            here.on_link = _tell_link
             cursor = (part.inode, part.next)
             await here.client.subscribe(Subscribe(snapshots=False, logs={source: cursor}))
             await here.until(lambda: None)
     return 0
 
 
-def _with(part: LogPart, lines: list[str]) -> LogPart:
-    return LogPart(part.source, part.inode, part.offset, part.next, lines, part.skipped, part.size)
-
-
 def _print_log(part: LogPart, *, as_json: bool) -> None:
-    from console.text import visible
-
     for line in part.lines:
         if as_json:
             print(json.dumps({"source": part.source, "line": line}), flush=True)
         else:
-            say(visible(line, limit=1 << 20))
+            say(line)
 
 
 # --- Changing ---
@@ -180,7 +184,10 @@ def _print_log(part: LogPart, *, as_json: bool) -> None:
 
 @asynccontextmanager
 async def _place(target: Target) -> AsyncIterator[Place]:
-    """The container itself, without an agent. What fails on the way makes it unreachable."""
+    """The container itself, without an agent, to bring something there. Whatever fails makes it
+    unreachable. Raises LinkError, and VerbError where nothing may be brought."""
+    if target.read_only:
+        raise VerbError(f"{target.name} is read-only: nothing is brought there")
     try:
         place = await reach(target)
         try:
@@ -193,8 +200,6 @@ async def _place(target: Target) -> AsyncIterator[Place]:
 
 async def deploy(target: Target) -> int:
     """``stoker deploy``: push the agent and start it; a no-op when it is current."""
-    if target.read_only:
-        raise VerbError(f"{target.name} is read-only (read_only = true): nothing is deployed")
     async with _place(target) as place:
         say(await push_agent(target, place))
     return 0
@@ -217,6 +222,7 @@ async def wait_up(here: Session, gpus: list[int] | None) -> int:
 
     def settled() -> int | None:
         servers = [here.state.servers[g] for g in wanted if g in here.state.servers]
+        # The snapshots of the first seconds may be older than the start.
         if len(servers) < len(wanted) or time.monotonic() - since < 2:
             return None
         states = [s.state for s in servers]
@@ -238,6 +244,11 @@ async def wait_up(here: Session, gpus: list[int] | None) -> int:
     return status
 
 
+def _gave_up(here: Session) -> bool:
+    """Whether the agent ended what is under way with an error, where events are followed."""
+    return any(event.kind == "action.failed" for event in here.state.events)
+
+
 def _last_error(here: Session) -> str:
     """The newest thing that went wrong, where events are followed."""
     errors = [event.text for event in here.state.events if event.level == "error"]
@@ -255,12 +266,13 @@ async def down(target: Target, gpus: list[int] | None, *, yes: bool) -> int:
         say(done.text or "stopping")
         wanted = range(target.spec.fleet.gpus) if gpus is None else gpus
 
-        def stopped() -> bool | None:
+        def ended() -> int | None:
             states = [s.state for g, s in here.state.servers.items() if g in wanted]
-            return True if all(s in ("stopped", "failed", "foreign") for s in states) else None
+            if all(s in ("stopped", "failed", "foreign") for s in states):
+                return 0
+            return 1 if _gave_up(here) else None
 
-        await here.until(stopped)
-    return 0
+        return await here.until(ended)
 
 
 async def restart(
@@ -296,17 +308,17 @@ async def restart(
                 raise VerbError(str(error)) from None
             raise
         assert isinstance(plan, Plan)
-        if as_json and dry_run:
-            import msgspec
-
-            print(msgspec.json.encode(plan).decode())
-            return 0
-        for line in plan_lines(plan):
-            say(line)
-        if dry_run:
-            return 0
-        ask(f"Restart {_which(target, gpus)} ({strategy})?", yes=yes)
-        return await _swap(here, await here.call(request(dry=False), timeout=180))
+    if as_json and dry_run:
+        print(msgspec.json.encode(plan).decode())
+        return 0
+    for line in plan_lines(plan):
+        say(line)
+    if dry_run:
+        return 0
+    # Without a link meanwhile: whoever is asked may take long, and the bridge leaves a silent one.
+    ask(f"Restart {_which(target, gpus)} ({strategy})?", yes=yes)
+    async with session(target) as here:
+        return await _swap(here, request(dry=False), tell_plan=False)
 
 
 async def rollback(target: Target, epoch: int | None, strategy: Any, *, yes: bool) -> int:
@@ -314,11 +326,7 @@ async def rollback(target: Target, epoch: int | None, strategy: Any, *, yes: boo
     ask(f"Roll {_which(target, None)} back to {_epoch(epoch)}?", yes=yes)
     async with session(target) as here:
         request = Rollback(spec=target.spec, epoch=epoch, strategy=strategy)
-        plan = await here.call(request, timeout=180)
-        assert isinstance(plan, Plan)
-        for line in plan_lines(plan):
-            say(line)
-        return await _swap(here, plan)
+        return await _swap(here, request, tell_plan=True)
 
 
 async def confirm(target: Target, *, back: bool, yes: bool) -> int:
@@ -347,33 +355,27 @@ def plan_lines(plan: Plan) -> list[str]:
     return lines + [f"warning: {warning}" for warning in plan.warnings]
 
 
-async def _swap(here: Session, plan: object) -> int:
-    """Follow a begun swap; 0 when it is done, 1 when it failed or was rolled back."""
+async def _swap(here: Session, request: Restart | Rollback, *, tell_plan: bool) -> int:
+    """Begin a swap and follow it; 0 when it is done, 1 when it failed or was rolled back."""
+    await _watched(here)
+    plan = await here.call(request, timeout=180)
     assert isinstance(plan, Plan)
+    if tell_plan:
+        for line in plan_lines(plan):
+            say(line)
     if plan.swap is None:
         say("nothing to do")
         return 0
     number = plan.swap.id
-    told: set[tuple[int, str, str]] = set()
-    await here.client.subscribe(Subscribe(snapshots=True))
 
-    def ended() -> Swap | None:
+    def ended() -> int | None:
         swap = here.state.swap
-        if swap is None or swap.id != number:
-            return None
-        for step in swap.steps:
-            key = (step.gpu, step.name, step.state)
-            if step.state in ("done", "failed") and key not in told:
-                told.add(key)
-                say(
-                    f"gpu {step.gpu}: {step.name} {step.state}"
-                    + (f": {step.text}" * bool(step.text))
-                )
-        return swap if swap.state != "doing" else None
+        if swap is not None and swap.id == number and swap.state != "doing":
+            say(f"swap {swap.state}: {swap.text}")
+            return 0 if swap.state == "done" else 1
+        return 1 if _gave_up(here) else None
 
-    swap = await here.until(ended)
-    say(f"swap {swap.state}: {swap.text}")
-    return 0 if swap.state == "done" else 1
+    return await here.until(ended)
 
 
 async def run_start(
@@ -382,10 +384,7 @@ async def run_start(
     """``stoker run start``: bring the prompts into the container if asked, then start or resume."""
     if prompts is not None:
         check_prompts(prompts)
-        spec = target.spec
-        place = f"{spec.workspace.rstrip('/')}/{spec.run.prompts}"
-        if spec.run.prompts.startswith("/"):
-            place = spec.run.prompts
+        place = str(PurePosixPath(target.spec.workspace) / target.spec.run.prompts)
         async with _place(target) as there:
             digest = await push_file(there, prompts, place, progress=_pushed(prompts))
         say(f"{prompts} → {place} (sha256 {digest[:12]}…)")
@@ -400,8 +399,6 @@ async def run_start(
 
 def check_prompts(path: Path) -> None:
     """A first look before gigabytes travel. Raises VerbError with file and line."""
-    import msgspec
-
     if not path.is_file():
         raise VerbError(f"{path}: no such prompts file")
     last = b"\n"
@@ -439,7 +436,7 @@ def _pushed(path: Path) -> Callable[[int, int], None] | None:
 PREPARE = """
 cd "$1" || exit 1; secrets=$2; code=$3; shift 3
 if [ -f "$secrets" ]; then set -a; . "$secrets"; set +a; fi
-export PYTHONPATH="$code" PYTHONUNBUFFERED=1; exec "$@" 2>&1
+export PYTHONPATH="$code" PYTHONUNBUFFERED=1
 """
 """Run in the container's workspace, with the secrets of the credentials file (``HF_TOKEN``)."""
 
@@ -449,23 +446,33 @@ async def prepare_on(target: Target, recipe: Path, options: list[str]) -> int:
 
     ``options`` are those of ``python -m remote.prepare``; paths in them are the container's.
     """
+    as_json = "--json" in options  # then standard output is one document and nothing else
+    show = print if as_json else say
     async with _place(target) as place:
-        say(await push_agent(target, place))
+        deployed = await push_agent(target, place)
+        print(deployed, file=sys.stderr if as_json else sys.stdout, flush=True)
         word = str(recipe)
         if await asyncio.to_thread(recipe.is_file):
             word = f"{STOKER_DIR}/recipe-{recipe.name}"
             await push_file(place, recipe, word)
         spec = target.spec
         code = f"{spec.workspace}/{STOKER_DIR}/code/{own_version()}"
-        shell = ["sh", "-c", PREPARE, "sh", spec.workspace, spec.credentials_file, code]
+        script = PREPARE + ('exec "$@"' if as_json else 'exec "$@" 2>&1')
+        shell = ["sh", "-c", script, "sh", spec.workspace, spec.credentials_file, code]
         command = [target.agent_python, "-m", "remote.prepare", word, *options]
         process = await place.open([*shell, *command])
         try:
             await process.write_eof()
+            rest = b""
             while data := await process.read():
-                sys.stdout.write(data.decode("utf-8", "replace"))
-                sys.stdout.flush()
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    show(line.decode("utf-8", "replace"))
+            if rest:
+                show(rest.decode("utf-8", "replace"))
             status = await process.wait()
+            if as_json and process.errors:
+                print(visible(process.errors.splitlines()[-1]), file=sys.stderr)
         finally:
             await process.close()
     if status is None:
@@ -483,7 +490,7 @@ async def retry_failed(target: Target, *, set_aside: bool) -> int:
     return await _simple(target, RetryFailed(set_aside=set_aside))
 
 
-async def _simple(target: Target, request: Any) -> int:
+async def _simple(target: Target, request: Request) -> int:
     async with session(target) as here:
         done = await here.call(request, timeout=60)
         assert isinstance(done, Done)
@@ -492,14 +499,19 @@ async def _simple(target: Target, request: Any) -> int:
 
 
 async def _watched(here: Session) -> None:
-    """From now on, print what happens."""
+    """From now on, print what happens: on the target, and to the link."""
 
     def tell(message: Happened) -> None:
-        event = message.event
-        where = f"gpu {event.gpu}: " if event.gpu is not None else ""
-        say(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {where}{event.text}")
+        say(f"{clock(message.event.time)} {message.event.text}")
 
     last = await here.call(ReadEvents(limit=1))
     assert isinstance(last, Events)
     await here.follow(events_after=last.events[-1].id if last.events else 0)
     here.on_event = tell
+    here.on_link = _tell_link
+
+
+def _tell_link(status: LinkStatus) -> None:
+    """A lost link comes back by itself: only say it."""
+    if status.state != "closed":
+        print(f"stoker: {visible(status.text)}", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from console.cli import main, parse
 from console.config import Settings, Target, load
-from console.verbs import VerbError, check_prompts, flag_value, flags
+from console.verbs import VerbError, check_prompts, flag_value, flags, say
 
 TOML = """
 [targets.a]
@@ -85,6 +85,7 @@ def test_flag_values() -> None:
     assert flag_value("0.90") == 0.90
     assert flag_value("32") == 32
     assert flag_value("no_buffer") == "no_buffer"
+    assert flag_value("nan") == "nan"
     assert flag_value("1 2 4") == [1, 2, 4]
     assert flag_value('{"a": 1}') == '{"a": 1}'
     assert flags(["--mem-fraction-static=0.9", "enable-metrics"]) == {
@@ -151,6 +152,11 @@ def test_init_writes_what_can_be_read(
     capsys.readouterr()
     assert main(["init"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_what_a_server_says_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    say("gpu 0: failed: \x1b[2Jboom\x07")
+    assert capsys.readouterr().out == "gpu 0: failed: ␛[2Jboom␇\n"
 
 
 def test_as_a_command() -> None:

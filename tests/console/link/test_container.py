@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import sys
 import venv
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from console import verbs
 from console.config import Hop, Target
 from console.lab import host
 from console.lab.container import Container
@@ -20,6 +22,7 @@ from console.link.deploy import deploy
 from console.link.errors import LinkError
 from remote.protocol import Get, Snapshot, Subscribe, TargetSpec
 from tests.console.link.conftest import until, watching
+from tests.remote.prepare import synthetic
 
 
 @pytest.fixture
@@ -126,6 +129,31 @@ async def test_many_deploys_at_once_end_with_one_agent(target: Target) -> None:
     done = await asyncio.gather(*(deploy(target) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(text, str) for text in done), done
     assert "current" in await deploy(target)
+
+
+async def test_prompts_are_prepared_in_the_container(
+    target: Target, container: Container, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.write(container.workspace / "a.jsonl", 60)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[[sources]]\nname = "a"\npath = "a.jsonl"\n')
+    options = ["-o", "out.jsonl", "--base", ".", "--workers", "1"]
+    assert await verbs.prepare_on(target, recipe, [*options, "--json"]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)  # and nothing else
+    lines = (container.workspace / "out.jsonl").read_text().splitlines()
+    assert document["output"]["lines"] == len(lines) > 0
+    assert "pushed" in shown.err
+    assert await verbs.prepare_on(target, recipe, options) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert "current" in first
+    assert last
+    recipe.write_text("[[sources]]\nnam = 1\n")
+    assert await verbs.prepare_on(target, recipe, [*options, "--json"]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("prepare: ")) == ("", 1)
+    with pytest.raises(verbs.VerbError, match="read-only"):
+        await verbs.prepare_on(dataclasses.replace(target, read_only=True), recipe, options)
 
 
 async def test_noise_of_a_login_shell_does_no_harm(target: Target, container: Container) -> None:
