@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from remote.protocol import (
-    Decide,
     Down,
     Flags,
     FlagValue,
@@ -20,7 +19,6 @@ from remote.protocol import (
     RetryFailed,
     Rollback,
     RunControl,
-    RunStart,
     TargetSpec,
     Up,
 )
@@ -158,8 +156,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         danger="key",
         changes=True,
         verb="confirm",
-        loses="Nothing: a canary's flags go to the other servers, one after the other.",
-        request=lambda spec, gpus: Decide(keep=True),
+        loses="nothing: a canary's flags go to the other servers, one after the other.",
     ),
     Action(
         "take_back",
@@ -170,8 +167,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         danger="key",
         changes=True,
         verb="confirm --back",
-        loses="Those servers restart; what is in flight on them is drained or sent again.",
-        request=lambda spec, gpus: Decide(keep=False),
+        loses="those servers restart; what is in flight on them is sent again.",
     ),
     Action(
         "up",
@@ -210,7 +206,6 @@ ACTIONS: Final[tuple[Action, ...]] = (
         changes=True,
         verb="run start",
         footer=4,
-        request=lambda spec, gpus: RunStart(spec=spec),
     ),
     Action(
         "run.pause",

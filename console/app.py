@@ -12,7 +12,7 @@ import contextlib
 import importlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,23 +23,23 @@ from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from console import away, clipboard, model, prefs, themes
-from console.actions import ACTIONS, BY_NAME, Action, command_line, danger
+from console.actions import ACTIONS, BY_NAME, Action, Danger, command_line, danger
 from console.config import ConfigError
 from console.feed import Connect, Feed, FeedError, connect_agent
+from console.lookback import Lookback
 from console.replay import Recorded, ReplayFeed
 from console.screens.base import StokerScreen
 from console.screens.fleet import FleetScreen
-from console.text import clock, duration, visible
-from console.widgets.chart import SETS, SPANS, Plot, Plotter
+from console.text import visible
+from console.widgets.chart import SETS, Plot, Plotter
 from remote.protocol import (
+    Decide,
     Done,
     Events,
     Happened,
-    History,
     Message,
     Plan,
     ReadEvents,
-    ReadHistory,
     Request,
     Result,
     RunControl,
@@ -61,10 +61,6 @@ def _later(name: str) -> Callable[[], StokerScreen]:
         return screen
 
     return make
-
-
-RECENT_S = 300.0
-"""Span of the cards' own small histories."""
 
 
 class Actions(Provider):
@@ -144,11 +140,9 @@ class StokerApp(App[None], inherit_bindings=False):
         self.tracebacks = tracebacks
         self.read_only_asked = read_only
         self.state = model.State()
-        self.recent = model.Trend(RECENT_S, 150)
-        self.span = 1
-        self.window = model.Trend(SPANS[self.span], 400)
-        self.pan = 0.0
-        """Seconds that the chart's window ends before now; 0 follows."""
+        self.lookback = Lookback(
+            lambda request: self.ask(request, quiet=True), lambda: self.state.time or self.now()
+        )
         self.plots = 0
         self.plotter = Plotter()
         self.focus_gpu: int | None = None
@@ -273,9 +267,7 @@ class StokerApp(App[None], inherit_bindings=False):
                 self._reading = True
                 self.spawn(self._past())
             return
-        self.recent.add(self.state)
-        if self.pan == 0:
-            self.window.add(self.state)
+        self.lookback.add(self.state)
 
     def _react(self, message: Happened) -> None:
         event = message.event
@@ -304,35 +296,22 @@ class StokerApp(App[None], inherit_bindings=False):
         self._soon()
 
     async def _past(self) -> None:
-        """Fill cards and chart with what was before this console."""
-        since = (self.state.time or self.now()) - RECENT_S
+        """Fill cards and charts with what was before this console."""
         try:
-            recent = await self.ask(ReadHistory(since, None, 150), quiet=True)
-            if isinstance(recent, History):
-                self.recent.load(recent)
-            await self.load_window()
+            await self.lookback.load()
         finally:
             self._reading = False
+        self._soon()
 
-    async def load_window(self) -> None:
-        """Load the chart's window anew."""
-        trend, end = self.window, self.window_end()
-        found = await self.ask(
-            ReadHistory(end - trend.span, end if self.pan else None, trend.points), quiet=True
-        )
-        if isinstance(found, History) and trend is self.window:
-            trend.load(found)
+    def _look(self, changed: bool) -> None:
+        """Load another window beside the screen."""
+
+        async def load() -> None:
+            await self.lookback.load_window()
             self._soon()
 
-    def window_end(self) -> float:
-        """Where the chart's window ends, on the agent's clock; the last data when that is old."""
-        newest = self.state.time or self.now()
-        return newest - self.pan
-
-    def window_text(self) -> str:
-        """The window in words."""
-        span = duration(self.window.span).replace("m00s", "m").replace("h00m", "h")
-        return f"{span}" if not self.pan else f"{span} to {clock(self.window_end())}"
+        if changed:
+            self.spawn(load())
 
     # --- what goes out ---
 
@@ -366,10 +345,8 @@ class StokerApp(App[None], inherit_bindings=False):
             return f"{action.title}: {self.state.link.text or 'this console may only look'}"
         return f"{action.title}: the link is {self.state.link.state}; nothing was sent"
 
-    Refused = FeedError
-
     async def ask_or_raise(self, request: Request, timeout: float = 30) -> Result:
-        """The result. Raises :attr:`Refused` with one line for people."""
+        """The result. Raises :class:`FeedError` with one line for people."""
         if self._feed is None:
             raise FeedError("not connected yet")
         return await self._feed.call(request, timeout)
@@ -468,7 +445,7 @@ class StokerApp(App[None], inherit_bindings=False):
             case "fleet" | "logs" | "config" | "run" | "events":
                 await self.go(name)
             case "since":
-                await self.tell_away(asked=True)
+                self.spawn(self.tell_away(asked=True))
             case "answers":
                 from console.screens.answers import AnswersScreen
 
@@ -488,13 +465,13 @@ class StokerApp(App[None], inherit_bindings=False):
             case "theme":
                 self.next_theme()
             case "picture":
-                self.say(f"saved {self.save_screenshot()}")
+                self.save_picture()
             case "quit":
                 self.exit()
             case "chart.in" | "chart.out":
-                await self.zoom(-1 if name == "chart.in" else 1)
+                self._look(self.lookback.zoom(-1 if name == "chart.in" else 1))
             case "chart.back" | "chart.forward":
-                await self.move(1 if name == "chart.back" else -1)
+                self._look(self.lookback.move(-1 if name == "chart.back" else 1))
             case "chart.metric":
                 self.plots = (self.plots + 1) % len(SETS)
             case "replay.pause" | "replay.back" | "replay.on" | "replay.faster" | "replay.slower":
@@ -506,7 +483,9 @@ class StokerApp(App[None], inherit_bindings=False):
             case "deploy":
                 await self.ask_deploy()
             case "run.go":
-                await self.run_go()
+                self.run_go()
+            case "keep" | "take_back":
+                await self.decide(action)
             case _ if action.request is not None:
                 await self.confirm_and_send(action)
         self._soon()
@@ -524,7 +503,11 @@ class StokerApp(App[None], inherit_bindings=False):
         if found and (asked or len(self.screen_stack) == 1):
             from console.screens.away import AwayScreen
 
-            await self.push_screen(AwayScreen(away.title(seen, self.state), found))
+            def left(action: str | None) -> None:
+                if action:
+                    self.spawn(self.action_act(action))
+
+            await self.push_screen(AwayScreen(away.title(seen, self.state), found), left)
 
     async def pack_incident(self) -> None:
         """Everything a bug report needs, as one file in this folder."""
@@ -568,44 +551,37 @@ class StokerApp(App[None], inherit_bindings=False):
         if self.replay is None:
             return
         await self.replay.seek(at)
-        self.recent.clear()
-        self.window.clear()
+        self.lookback.clear()
         await self._past()
 
     async def ask_deploy(self) -> None:
         """Bring the agent there, after a key."""
-        from console.screens.confirm import Confirm
-
         action = BY_NAME["deploy"]
         line = command_line(action, self.target_name)
+        question = f"Deploy to {self.target_name}"
+        await self._confirm(question, action, action.danger, line, "", self._deploy)
 
-        async def decided(yes: bool | None) -> None:
-            if yes and self._feed is not None:
-                self.say("deploying …")
-                self.spawn(self._deploy(self._feed))
-
-        await self.push_screen(
-            Confirm(f"Deploy to {self.target_name}", action, action.danger, line), decided
-        )
-
-    async def _deploy(self, feed: Feed) -> None:
+    async def _deploy(self) -> None:
+        if self._feed is None:
+            return
+        self.say("deploying …")
         try:
-            self.say(await feed.deploy())
+            self.say(await self._feed.deploy())
         except FeedError as error:
             self.say(str(error), "error")
 
-    async def run_go(self) -> None:
+    def run_go(self) -> None:
         """Start the run, or lift its pause."""
         state = self.state
         progress = state.progress
         if state.run.alive and progress is not None and progress.status == "paused":
-            await self.send(RunControl(do="resume"))
+            self.spawn(self.send(RunControl(do="resume")))
         elif state.run.alive:
             self.say("the run is alive already")
         elif state.target is None:
             self.say("nothing is known of the target yet", "warning")
         else:
-            await self.send(RunStart(spec=state.target))
+            self.spawn(self.send(RunStart(spec=state.target)))
 
     async def confirm_and_send(self, action: Action) -> None:
         """Ask by blast radius, then send."""
@@ -621,20 +597,49 @@ class StokerApp(App[None], inherit_bindings=False):
         count = len(scope or numbers)
         how = danger(action, count, len(numbers)) if action.group == "Fleet" else action.danger
         if how == "none":
-            await self.send(request)
+            self.spawn(self.send(request))
             return
         line = command_line(action, self.target_name, gpus=scope)
         where = f"GPU {scope[0]}" if scope else f"all {count} servers"
         question = action.title if action.group != "Fleet" else f"{action.title}: {where}"
-        cost = (
-            model.swap_cost(state, scope or numbers) if action.name in ("down", "rollback") else ""
+        cost = ""
+        if action.name in ("down", "rollback"):
+            way = "all" if action.name == "down" else "rolling"
+            cost = model.swap_cost(state, scope or numbers, way)
+        await self._confirm(question, action, how, line, cost, lambda: self.send(request))
+
+    async def decide(self, action: Action) -> None:
+        """Keep or take back the new flags of the swap under way, after a key."""
+        state = self.state
+        swap, keep = state.swap, action.name == "keep"
+        if swap is None or swap.state != "doing":
+            self.say(f"{action.title}: no swap is under way", "warning")
+            return
+        if keep and not model.awaits_decision(swap):
+            self.say(f"{action.title}: nothing waits for it, the swap goes on by itself", "warning")
+            return
+        cost = "" if keep else model.swap_cost(state, model.touched(swap))
+        line = command_line(action, self.target_name)
+        question = f"{action.title}: epoch {swap.to_epoch}"
+        await self._confirm(
+            question, action, action.danger, line, cost, lambda: self.send(Decide(keep=keep))
         )
 
-        async def decided(yes: bool | None) -> None:
-            if yes:
-                await self.send(request)
-
+    async def _confirm(
+        self,
+        question: str,
+        action: Action,
+        how: Danger,
+        line: str,
+        cost: str,
+        do: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Ask, then do it beside the screen."""
         from console.screens.confirm import Confirm
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.spawn(do())
 
         await self.push_screen(Confirm(question, action, how, line, cost), decided)
 
@@ -646,6 +651,13 @@ class StokerApp(App[None], inherit_bindings=False):
         elif isinstance(result, Plan):
             self.say("; ".join(result.diff) or "under way")
 
+    def save_picture(self) -> None:
+        """This screen as an SVG file in this folder."""
+        try:
+            self.say(f"saved {self.save_screenshot()}")
+        except OSError as error:
+            self.say(f"the picture was not saved: {error}", "error")
+
     def next_theme(self) -> None:
         """The next theme, kept for the next time."""
         names = self.theme_names or ["textual-dark"]
@@ -653,22 +665,6 @@ class StokerApp(App[None], inherit_bindings=False):
         self.theme = names[(index + 1) % len(names)]
         self._keep()
         self.say(f"theme: {self.theme}")
-
-    async def zoom(self, by: int) -> None:
-        """A longer or shorter window."""
-        span = min(len(SPANS) - 1, max(0, self.span + by))
-        if span != self.span:
-            self.span = span
-            self.window = model.Trend(SPANS[span], 400)
-            await self.load_window()
-
-    async def move(self, by: int) -> None:
-        """The window half its length earlier (1) or later (-1)."""
-        pan = max(0.0, self.pan + by * self.window.span / 2)
-        if pan != self.pan:
-            self.pan = pan
-            self.window = model.Trend(SPANS[self.span], 400)
-            await self.load_window()
 
     def action_let_go(self) -> None:
         """Escape: let go of what was chosen, step by step."""
@@ -680,8 +676,8 @@ class StokerApp(App[None], inherit_bindings=False):
             self.focus_gpu = None
         elif swap is not None and swap.state != "doing" and self.hidden_swap != swap.id:
             self.hidden_swap = swap.id
-        elif self.pan:
-            self.spawn(self.move(-10_000))
+        elif self.lookback.until is not None:
+            self._look(self.lookback.follow())
         elif self.current_mode != "fleet":
             self.spawn(self.go("fleet"))
         self._soon()

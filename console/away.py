@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from console import model
-from console.model import Notice, State
+from console.model import State
+from console.notices import Notice
 from console.prefs import Seen
 from console.text import duration, moment, number
 from remote.protocol import Event

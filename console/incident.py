@@ -38,13 +38,14 @@ SPAN_S: Final = 3600.0
 
 GONE: Final = "‹removed›"
 
-_NAME = r"[\w.\-]*(?:api[_-]?key|secret|token(?!s|ize|_)|passw(?:or)?d|authorization)[\w.\-]*"
+# No name is longer, and a word of a megabyte must not be tried to its end from each of its letters.
+_NAME = r"(?:api[_-]?key|secret|token(?!s|ize|_)|passw(?:or)?d|authorization)[\w.\-]{0,100}+"
 _NO_SECRET = r"(?!\s*(?:[\[{]|(?:\d+(?:\.\d+)?|None|null|true|false)\b))"
 _SECRETS: Final = (
     # name=value, name: value, 'name': 'value', --name value; but not counts of tokens
     (
         re.compile(
-            rf"""(?i)(["']?{_NAME}["']?\s*[=:]\s*){_NO_SECRET}"""
+            rf"""(?i)({_NAME}["']?\s*[=:]\s*){_NO_SECRET}"""
             r"""(["']?)(?:Bearer\s+)?[^\s"',;)}\]]+"""
         ),
         rf"\1\2{GONE}",
@@ -72,7 +73,8 @@ def redact(text: str) -> str:
 async def gather(
     ask: Callable[[Request], Awaitable[Result | None]], state: State
 ) -> dict[str, str]:
-    """The files of a bundle by name. What the agent does not give is left out, and said."""
+    """The files of a bundle by name, as they are. What the agent does not give is left out, and
+    said."""
     missing: list[str] = []
     files: dict[str, str] = {}
 
@@ -120,15 +122,15 @@ async def gather(
         "Secrets were removed from every file; look through it before you send it all the same.",
     ]
     files["about.txt"] = "\n".join(about) + "\n"
-    return {name: redact(text) for name, text in files.items()}
+    return files
 
 
 def pack(files: dict[str, str], path: Path) -> None:
-    """Write them as a gzipped tar. Raises OSError."""
+    """Write them as a gzipped tar, secrets removed. Takes a while. Raises OSError."""
     part = path.with_name(f".{path.name}.part")
     with tarfile.open(part, "w:gz") as tar:
         for name, text in sorted(files.items()):
-            data = text.encode("utf-8", "replace")
+            data = redact(text).encode("utf-8", "replace")
             entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
             entry.size = len(data)
             entry.mtime = int(time.time())

@@ -8,16 +8,15 @@ makes data look fresh or stale.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 from msgspec import UNSET
 
-from console.text import duration, hours, moment, number, percent
+from console.text import number, percent
 from remote.protocol import (
     Alert,
     Epoch,
@@ -26,7 +25,6 @@ from remote.protocol import (
     FlagValue,
     GpuState,
     Happened,
-    History,
     HostState,
     LogPart,
     Message,
@@ -54,8 +52,6 @@ MAX_CHARS: Final = 4 << 20
 STALE_S: Final = 5.0
 """Snapshots come once a second; after this long without one the data is shown as old."""
 
-Level: TypeAlias = Literal["good", "info", "warning", "error"]
-
 
 @dataclass(frozen=True)
 class Link:
@@ -72,7 +68,7 @@ class LogRing:
     """The newest lines of one log, each with a number that never changes.
 
     A plain buffer that only grows at its end and drops at its start; ``first`` is the number of
-    the oldest line held, ``end`` one past the newest. ``version`` moves with every change.
+    the oldest line held, ``end`` one past the newest.
     """
 
     def __init__(self, limit: int = MAX_LINES) -> None:
@@ -80,14 +76,11 @@ class LogRing:
         self._limit = limit
         self._chars = 0
         self.end = 0
-        self.version = 0
         self.skipped = 0
         """Lines that a flood made the agent leave out, in all."""
         self.inode = 0
         self.next = -1
         """Where the agent goes on reading: the cursor of a later subscription."""
-        self.offset = -1
-        """Where the oldest line that was ever received begins."""
         self.size = 0
 
     @property
@@ -102,8 +95,6 @@ class LogRing:
             self.append(f"{GAP} {part.skipped:,} lines skipped {GAP}")
         if self.inode and part.inode != self.inode:
             self.append(f"{GAP} the log was rotated {GAP}")
-        if self.offset < 0 or part.inode != self.inode:
-            self.offset = part.offset
         self.inode, self.next, self.size = part.inode, part.next, part.size
         for line in part.lines:
             self.append(line)
@@ -113,7 +104,6 @@ class LogRing:
         self._lines.append(line)
         self._chars += len(line)
         self.end += 1
-        self.version += 1
         while len(self._lines) > self._limit or self._chars > MAX_CHARS:
             self._chars -= len(self._lines.popleft())
 
@@ -273,56 +263,32 @@ ON: Final = frozenset({"starting", "warming", "ready", "draining", "stalled"})
 
 @dataclass(frozen=True)
 class Fleet:
-    """Sums over the servers."""
+    """Sums over the servers; None where no server told a value."""
 
-    servers: int = 0
-    ready: int = 0
-    failed: int = 0
-    busy: int = 0
-    """Starting, warming or draining."""
-    running: int = 0
-    max_running: int = 0
-    queued: int = 0
-    in_flight: int = 0
-    gen_tok_s: float | None = None
-    kv_usage: float | None = None
-    mamba_usage: float | None = None
-    power_w: float | None = None
-    hottest_c: float | None = None
+    servers: int
+    ready: int
+    running: int
+    max_running: int
+    gen_tok_s: float | None
+    power_w: float | None
 
 
 def fleet(state: State) -> Fleet:
-    """Totals of the fleet; means are over ready servers that told a value."""
+    """Totals of the fleet; throughput is that of ready servers, power that of all cards."""
     servers = list(state.servers.values())
-    ready = [s for s in servers if s.state == "ready"]
-
-    def told(values: Iterable[float | None]) -> list[float]:
-        return [v for v in values if v is not None]
-
-    def mean(values: list[float]) -> float | None:
-        return sum(values) / len(values) if values else None
-
-    speeds = told(s.gen_tok_s for s in ready)
-    powers = told(g.power_w for g in state.gpus.values())
-    heats = told(g.temperature_c for g in state.gpus.values())
+    speeds = [s.gen_tok_s for s in servers if s.state == "ready" and s.gen_tok_s is not None]
+    powers = [g.power_w for g in state.gpus.values() if g.power_w is not None]
     return Fleet(
         servers=len(state.numbers),
-        ready=len(ready),
-        failed=sum(s.state == "failed" for s in servers),
-        busy=sum(s.state in ("starting", "warming", "draining") for s in servers),
+        ready=sum(s.state == "ready" for s in servers),
         running=sum(s.running or 0 for s in servers),
         max_running=sum(
             info.max_running or 0
             for gpu, info in state.infos.items()
             if (server := state.servers.get(gpu)) is not None and server.state in ON
         ),
-        queued=sum(s.queued or 0 for s in servers),
-        in_flight=sum(s.in_flight or 0 for s in servers),
         gen_tok_s=sum(speeds) if speeds else None,
-        kv_usage=mean(told(s.kv_usage for s in ready)),
-        mamba_usage=mean(told(s.mamba_usage for s in ready)),
         power_w=sum(powers) if powers else None,
-        hottest_c=max(heats) if heats else None,
     )
 
 
@@ -445,120 +411,6 @@ def by_count(counts: Mapping[str, int], most: int = 4) -> str:
     return ", ".join(words)
 
 
-# --- What is wrong, and which key helps ---
-
-
-@dataclass(frozen=True)
-class Notice:
-    """One thing to know now; ``action`` names the action of the registry that helps."""
-
-    level: Level
-    text: str
-    action: str = ""
-    gpu: int | None = None
-    code: str = ""
-
-
-_WEIGHT: Final[dict[Level, int]] = {"error": 0, "warning": 1, "info": 2, "good": 3}
-
-
-def notices(state: State, now: float) -> list[Notice]:
-    """What is wrong, worst first, then what is worth knowing. Empty only before the first look."""
-    found: list[Notice] = []
-    link = state.link
-    if link.state in ("failed", "reconnecting", "closed"):
-        old = age(state, now)
-        shown = "" if old is None else f"; what is shown is {duration(old)} old"
-        helps = "deploy" if "deploy" in link.text else ""
-        found.append(Notice("error", f"{link.text or link.state}{shown}", helps, None, "link"))
-    elif link.state == "read-only":
-        text = link.text or "this console may only look"
-        helps = "deploy" if "deploy" in text else ""
-        found.append(Notice("warning", text, helps, None, "link"))
-    if state.received is None:
-        return found
-
-    found += _down(state, "failed", "it ended without a word", "up")
-    found += _down(state, "stalled", "no token is produced", "restart")
-
-    shown = " ".join(n.text for n in found)
-    covered = ("server.failed.", "server.stalled.", "run.problem")
-    hot = {int(a.code[4:]) for a in state.alerts if a.code[:4] == "hot." and a.code[4:].isdigit()}
-    found += [
-        Notice(alert.level, alert.text, _HELPS.get(alert.code, ""), None, alert.code)
-        for alert in state.alerts
-        if alert.text and alert.text not in shown and not alert.code.startswith(covered)
-    ]
-
-    progress = state.progress
-    if progress is not None and progress.problem and progress.problem not in shown:
-        found.append(Notice("error", progress.problem, "", None, "run.problem"))
-    if state.run.alive and progress is not None and progress.status == "paused":
-        found.append(Notice("warning", "The run is paused", "run.go", None, "run.paused"))
-    if state.link.state == "replay":
-        return sorted(found, key=lambda n: _WEIGHT[n.level])
-    up = sum(s.state in ON for s in state.servers.values())
-    if not up and state.numbers:
-        found.append(Notice("warning", "No server is up", "up", None, "fleet.down"))
-    elif not state.run.alive and not state.run.foreign:
-        left = progress is None or progress.status != "done"
-        if left:
-            ended = "" if state.run.exit in (None, 0, 130) else f" (it ended with {state.run.exit})"
-            found.append(
-                Notice("warning", f"No run is generating{ended}", "run.go", None, "run.none")
-            )
-
-    found += [
-        Notice("warning", odd.text, "logs", odd.gpu, f"outlier.{odd.metric}")
-        for odd in [o for o in outliers(state) if o.metric != "temperature_c" or o.gpu not in hot][
-            :3
-        ]
-    ]
-
-    verdict = state.verdict
-    outdated = verdict is not None and bool(state.epochs) and verdict.time < state.epochs[-1].since
-    if verdict is not None and not outdated and (verdict.text or verdict.bound_by):
-        level: Level = "good" if verdict.good else "info" if verdict.good is None else "warning"
-        text = verdict.text
-        if verdict.bound_by and verdict.bound_by.casefold() not in text.casefold():
-            text = (
-                f"{text.rstrip('. ')}. Held back by {verdict.bound_by}"
-                if text
-                else (f"Held back by {verdict.bound_by}")
-            )
-        action = "restart" if verdict.bound_by and verdict.good is not True else ""
-        found.append(Notice(level, text, action, None, "verdict"))
-    if progress is not None and progress.status == "done":
-        found.append(Notice("good", f"Done: {progress.completed:,} completions", "", None, "done"))
-    return sorted(found, key=lambda n: _WEIGHT[n.level])
-
-
-def _down(state: State, status: str, silent: str, action: str) -> list[Notice]:
-    """Servers in a bad state, one notice a cause: eight with the same one are one thing to read."""
-    causes: dict[str, list[int]] = {}
-    for gpu, server in sorted(state.servers.items()):
-        if server.state == status:
-            causes.setdefault(server.cause or silent, []).append(gpu)
-    return [
-        Notice(
-            "error",
-            f"GPU {', '.join(map(str, gpus))} {status}: {cause}",
-            action,
-            gpus[0],
-            f"server.{status}",
-        )
-        for cause, gpus in causes.items()
-    ]
-
-
-_HELPS: Final[Mapping[str, str]] = {
-    "eta": "restart",
-    "run.failed": "run.go",
-    "gpu.missing": "events",
-    "s3": "run",
-}
-
-
 # --- Flags and epochs ---
 
 
@@ -606,13 +458,6 @@ def current_flags(state: State, gpu: int | None = None) -> Flags:
     return dict(state.target.fleet.flags) if state.target is not None else {}
 
 
-def gain(before: Epoch, after: Epoch) -> float | None:
-    """How many times the throughput of ``before`` the one of ``after`` is."""
-    if not before.tok_s_per_gpu or after.tok_s_per_gpu is None:
-        return None
-    return after.tok_s_per_gpu / before.tok_s_per_gpu
-
-
 def winner(epochs: Sequence[Epoch], least_seconds: float = 60.0) -> Epoch | None:
     """The epoch with the best measured throughput that ran long enough to count."""
     judged = [e for e in epochs if e.tok_s_per_gpu and e.seconds >= least_seconds]
@@ -638,6 +483,19 @@ def swap_done(swap: Swap) -> float:
     return ended / len(swap.steps)
 
 
+def awaits_decision(swap: Swap) -> bool:
+    """Whether a canary is being judged, or new flags wait to be confirmed."""
+    return swap.state == "doing" and any(
+        step.name in ("judge", "confirm") and step.state == "doing" for step in swap.steps
+    )
+
+
+def touched(swap: Swap) -> list[int]:
+    """GPUs that the swap has begun with."""
+    begun = {step.gpu for step in swap.steps if step.began is not None}
+    return [gpu for gpu in swap.gpus if gpu in begun]
+
+
 def swap_pair(state: State) -> tuple[Epoch, Epoch] | None:
     """The epochs before and after the newest swap that reached its end."""
     swap = state.swap
@@ -648,167 +506,19 @@ def swap_pair(state: State) -> tuple[Epoch, Epoch] | None:
     return None if before is None or after is None else (before, after)
 
 
-# --- Series over time ---
-
-SERIES: Final = (
-    "gen_tok_s",
-    "kv_usage",
-    "mamba_usage",
-    "running",
-    "queued",
-    "temperature_c",
-    "power_w",
-    "memory_used_mib",
-)
-"""What the history keeps of each GPU."""
-
-
-class Trend:
-    """Per-GPU series over a sliding window, in equal buckets: what a chart of that window shows.
-
-    History from the journal and live snapshots land in the same buckets (mean of what falls into
-    one), so a picture is the same whether it was watched or loaded. A bucket that nothing fell
-    into is a hole. Memory is bounded by ``points`` whatever the span.
-    """
-
-    def __init__(self, span: float, points: int) -> None:
-        self.span = span
-        self.points = points
-        self.width = span / points
-        self._sums: dict[str, dict[int, dict[int, list[float]]]] = {n: {} for n in SERIES}
-        self.loads = 0
-        """Moves when the past changed, not with each live sample."""
-
-    def clear(self) -> None:
-        """Forget everything: before history is loaded anew."""
-        self._sums = {n: {} for n in SERIES}
-        self.loads += 1
-
-    def load(self, history: History) -> None:
-        """Take in samples of the past."""
-        for name, columns in history.series.items():
-            if name not in self._sums:
-                continue
-            for gpu, values in enumerate(columns):
-                for at, value in zip(history.times, values, strict=False):
-                    if value is not None:
-                        self._put(name, gpu, at, value)
-        for known in self._sums.values():
-            for gpu, cells in known.items():
-                known[gpu] = dict(sorted(cells.items()))
-        self._prune(max(history.times, default=0.0))
-        self.loads += 1
-
-    def add(self, state: State) -> None:
-        """Take in the newest snapshot."""
-        at = state.time
-        for gpu, server in state.servers.items():
-            if server.state not in ON:
-                continue
-            for name in ("gen_tok_s", "kv_usage", "mamba_usage", "running", "queued"):
-                if (value := getattr(server, name)) is not None:
-                    self._put(name, gpu, at, value)
-        for gpu, card in state.gpus.items():
-            for name in ("temperature_c", "power_w", "memory_used_mib"):
-                if (value := getattr(card, name)) is not None:
-                    self._put(name, gpu, at, value)
-        self._prune(at)
-
-    def _put(self, name: str, gpu: int, at: float, value: float) -> None:
-        cell = self._sums[name].setdefault(gpu, {}).setdefault(int(at // self.width), [0.0, 0.0])
-        cell[0] += value
-        cell[1] += 1.0
-
-    def _prune(self, newest: float) -> None:
-        oldest = int(newest // self.width) - self.points - 1
-        for columns in self._sums.values():
-            for cells in columns.values():
-                while cells and (first := next(iter(cells))) < oldest:
-                    del cells[first]
-
-    def gpus(self, name: str) -> list[int]:
-        """GPUs with anything in this series."""
-        return sorted(gpu for gpu, cells in self._sums[name].items() if cells)
-
-    def column(
-        self, name: str, gpu: int, until: float, points: int | None = None
-    ) -> list[float | None]:
-        """One GPU's values of the window that ends at ``until``, oldest first."""
-        count = points or self.points
-        cells = self._sums[name].get(gpu, {})
-        last = int(until // self.width)
-        values: list[float | None] = []
-        for index in range(last - count + 1, last + 1):
-            cell = cells.get(index)
-            values.append(cell[0] / cell[1] if cell else None)
-        return values
-
-    def top(self, name: str) -> float:
-        """Largest value held."""
-        return max(
-            (c[0] / c[1] for cells in self._sums[name].values() for c in cells.values()),
-            default=0.0,
-        )
-
-
-def shrink(values: list[float | None], points: int) -> list[float | None]:
-    """Means of equal runs: no more values than can be shown; a run without any stays a hole."""
-    if points <= 0:
-        return []
-    if len(values) <= points:
-        return values
-    size = len(values) / points
-    out: list[float | None] = []
-    for index in range(points):
-        run = [v for v in values[int(index * size) : int((index + 1) * size)] if v is not None]
-        out.append(sum(run) / len(run) if run else None)
-    return out
-
-
-def nice_top(value: float) -> float:
-    """A round scale limit at or above ``value``: 1, 1.5, 2, 3, 5, 8 times a power of ten."""
-    if value <= 0 or not math.isfinite(value):
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    for step in (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0):
-        if value <= step * power * 1.0001:
-            return step * power
-    return 10.0 * power
-
-
-def steps_of(top: float) -> int:
-    """Into how many equal steps a scale from 0 to a :func:`nice_top` divides roundly."""
-    first = float(f"{top:e}".split("e")[0])
-    return {1.0: 4, 1.5: 3, 2.0: 4, 3.0: 3, 5.0: 5, 8.0: 4}.get(round(first, 1), 4)
-
-
-# --- Sentences shared by screens and command line ---
-
-
 def swap_cost(state: State, gpus: Sequence[int], strategy: str = "all") -> str:
-    """What taking these servers away costs while it happens, in one line."""
+    """What taking these servers away costs while it happens, in one line: all of them at once
+    (``all``), or one after the other."""
     progress = state.progress
     running = sum(state.servers[g].running or 0 for g in gpus if g in state.servers)
     parts = []
     if running:
         parts.append(f"{running:,} requests in flight end first; what is cut off is sent again")
     speed = sum(state.servers[g].gen_tok_s or 0 for g in gpus if g in state.servers)
-    if speed and strategy == "rolling" and len(gpus) > 1:
+    if speed and strategy != "all" and len(gpus) > 1:
         parts.append(f"{number(speed / len(gpus))} tok/s are missing while each one restarts")
     elif speed:
         parts.append(f"{number(speed)} tok/s are missing meanwhile")
     if progress is not None and progress.completed:
         parts.append(f"the {progress.completed:,} finished prompts stay")
     return "; ".join(parts) or "nothing is in flight"
-
-
-def eta_text(estimate: Eta, now: float) -> str:
-    """``Tue 03:12, in 9.8 h (9.1–10.6 h)``."""
-    if estimate.hours is None:
-        return ""
-    text = f"{moment(estimate.at, now)}, in {hours(estimate.hours)}"
-    if estimate.low is not None and estimate.high is not None:
-        low, high = hours(estimate.low), hours(estimate.high)
-        if low != high:
-            text += f" ({low.removesuffix(' h')}–{high})"
-    return text

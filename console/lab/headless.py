@@ -32,14 +32,14 @@ async def run(options: Options) -> int:
             return 1
         async with session(lab.target) as here:
             await here.follow()
-            end = await watch(here, say)
+            end = await watch(here, lab, say)
         for text in summary(end, lab, time.monotonic() - began):
             say(text)
         return verdict(end.progress)
 
 
-async def watch(here: Session, say: Callable[[str], None]) -> RunState:
-    """Lines of progress until the run has ended; its last state."""
+async def watch(here: Session, lab: Lab, say: Callable[[str], None]) -> RunState:
+    """Lines of progress until the run has ended; its last state. Raises LabError."""
     seen: set[str] = set()
 
     def ended() -> RunState | None:
@@ -52,6 +52,7 @@ async def watch(here: Session, say: Callable[[str], None]) -> RunState:
         try:
             return await here.until(ended, timeout=EVERY_S)
         except TimeoutError:
+            lab.check()
             state = here.state.run
             if state is None or state.progress is None:
                 continue

@@ -87,9 +87,11 @@ def make_keys(ssh: Path) -> None:
     for name in ("host_key", "id"):
         if not (ssh / name).exists():
             key = asyncssh.generate_private_key("ssh-ed25519", comment=f"stoker-lab {name}")
-            with open(ssh / name, "wb", opener=private) as out:
+            part = ssh / f"{name}.part"
+            with open(part, "wb", opener=private) as out:
                 out.write(key.export_private_key())
             key.write_public_key(str(ssh / f"{name}.pub"))
+            part.replace(ssh / name)  # last: a key that is there is whole, and has the other half
     (ssh / "authorized_keys").write_bytes((ssh / "id.pub").read_bytes())
 
 

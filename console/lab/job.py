@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import threading
 from collections.abc import Callable
 
 from console.lab.lab import Lab
-from console.link.client import LinkError
 from console.link.deploy import deploy
 from console.link.push import push_file
 from console.session import session
@@ -18,8 +14,12 @@ from remote.protocol import Done, RunStart, Up
 
 async def begin(lab: Lab, say: Callable[[str], None]) -> None:
     """Agent deployed, servers starting, prompts in the container. Raises LinkError."""
+    say(await deploy(lab.target))
+    await _load(lab, say)
+
+
+async def _load(lab: Lab, say: Callable[[str], None]) -> None:
     target = lab.target
-    say(await deploy(target))
     async with session(target) as here:
         done = await here.call(Up(spec=target.spec), timeout=60)
         assert isinstance(done, Done)
@@ -42,18 +42,20 @@ async def start(lab: Lab, say: Callable[[str], None]) -> int:
     return 0
 
 
-def go_on(lab: Lab) -> None:
-    """All of it beside a console that is open and shows how it goes."""
+async def go_on(lab: Lab, complain: Callable[[str], None]) -> None:
+    """What follows the deployment, beside a console that is open and shows how it goes.
+
+    ``complain`` gets a line where it breaks off: nobody waits for this.
+    """
 
     def quiet(_: str) -> None:
         pass
 
-    async def job() -> None:
-        await begin(lab, quiet)
-        await start(lab, quiet)
-
-    def go() -> None:
-        with contextlib.suppress(LinkError, TimeoutError):
-            asyncio.run(job())
-
-    threading.Thread(target=go, name="lab-job", daemon=True).start()
+    try:
+        await _load(lab, quiet)
+        if await start(lab, quiet):
+            complain("the lab's job: no server came up, so the run was not started")
+    except TimeoutError:
+        complain("the lab's job: the agent gave no answer in time")
+    except Exception as error:
+        complain(f"the lab's job: {str(error) or type(error).__name__}")

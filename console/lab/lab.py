@@ -28,11 +28,11 @@ from typing import IO, Any
 import msgspec
 
 from console import config
-from console.config import ConfigError, Settings, Target
+from console.config import ConfigError, Target
 from console.lab import container, gpus, host, ports, prompts, s3, venv
 from console.lab.container import Container
 from console.lab.sim import model
-from console.lab.sim.settings import SimSettings, Version
+from console.lab.sim.settings import SimSettings, Version, write_whole
 from remote.protocol import Flags, RunControl
 
 VMID = 200
@@ -153,37 +153,37 @@ class Lab:
 
     async def up(self) -> None:
         """Everything but the agent, the servers and the run: those are the console's to start."""
-        self.folder = await asyncio.to_thread(self._make_folder)
+        try:
+            await self._up()
+        except OSError as error:  # a full disk, a file where a folder should be, no free ports
+            where = error.filename or self.options.folder or "the lab's folder"
+            text = f"{where}: {error.strerror}: mend that, or name another --dir"
+            raise LabError(text if error.strerror else str(error)) from None
+
+    async def _up(self) -> None:
+        await asyncio.to_thread(self._make_folder)
         self.container = Container(self.folder, VMID)
         known = self._known()
         if self.toml.exists():
             self.options = as_it_was(self.options, known, self.folder)
-        prepared = asyncio.gather(
+        python, _, host_port, self.s3_port = await asyncio.gather(
             asyncio.to_thread(self._prepare_container),
             asyncio.to_thread(self._write_prompts),
+            self._serve("host", self._host_module(), known.host),
+            self._serve_s3(known.s3),
         )
-        try:
-            host_port, s3_port = await asyncio.gather(
-                self._serve("host", self._host_module(), known.host),
-                self._serve_s3(known.s3),
-            )
-            python = (await prepared)[0]
-        except BaseException:
-            prepared.cancel()
-            raise
-        self.s3_port = s3_port
         base_port = known.base or ports.free_range(self.options.gpus)
-        found = Known(host_port, s3_port, base_port, self.options.gpus, self.options.sglang)
-        (self.folder / "lab.json").write_bytes(msgspec.json.encode(found))
+        found = Known(host_port, self.s3_port, base_port, self.options.gpus, self.options.sglang)
+        write_whole(self.folder / "lab.json", msgspec.json.encode(found))
         if not self.toml.exists():
-            self.toml.write_text(self._toml(python, base_port), encoding="utf-8")
-        self.settings: Settings = config.load(self.toml)
-        self.target: Target = self.settings.target(None)
+            write_whole(self.toml, self._toml(python, base_port).encode())
+        self.target: Target = config.load(self.toml).target(None)
 
-    def dead(self) -> str | None:
-        """The name of a service that has ended by itself."""
-        gone = (s.name for s in self._services if s.process.poll() is not None)
-        return next(gone, None)
+    def check(self) -> None:
+        """Raise LabError where a service has ended by itself: nothing goes on without it."""
+        for service in self._services:
+            if service.process.poll() is not None:
+                raise LabError(f"the lab's {service.name} has died: start the lab again")
 
     def cut(self) -> None:
         """Drop every SSH connection at once; what runs in the container is told nothing."""
@@ -206,7 +206,7 @@ class Lab:
         """The run directory."""
         return self.container.workspace / self.target.spec.run.output
 
-    def _make_folder(self) -> Path:
+    def _make_folder(self) -> None:
         if self.options.folder is None:
             folder = Path(tempfile.mkdtemp(prefix="stoker-lab-", dir=_temporary()))
         else:
@@ -217,17 +217,16 @@ class Lab:
                 raise LabError(f'--dir {folder}: plain ASCII is needed, without ", % and \\')
             if folder.is_dir() and any(folder.iterdir()) and not (folder / "lab.lock").exists():
                 raise LabError(f"{folder} is not empty and no lab: name another --dir")
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise LabError(f"--dir {folder}: {error.strerror}") from None
-        self.folder = folder = folder.resolve()
-        self._lock = (folder / "lab.lock").open("a")
+            folder.mkdir(parents=True, exist_ok=True)
+        folder = folder.resolve()
+        lock = (folder / "lab.lock").open("a")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
             raise LabError(f"{folder}: another `stoker lab` is at work there") from None
-        return folder
+        # Only now: whatever runs in the folder of a lab is ended with it.
+        self.folder, self._lock = folder, lock
 
     def _known(self) -> Known:
         """An earlier lab in this folder: its ``stoker.toml`` relies on what is told here."""
@@ -251,6 +250,7 @@ class Lab:
         kernels = inside.root / ".cache" / "flashinfer" / "simulated"
         kernels.mkdir(parents=True, exist_ok=True)
         (kernels / "kernels.so").touch()
+        (cards / f"kernels-{options.sglang}").touch()
         secrets = inside.root / "secrets.env"
         with open(secrets, "w", opener=host.private) as out:
             out.write(s3.credentials())
@@ -266,10 +266,11 @@ class Lab:
             return
         part = self.prompts.with_suffix(".part")
         try:
-            with own.expanduser().open("rb") as lines, part.open("wb") as out:
-                out.writelines(itertools.islice(lines, count))
+            lines = own.expanduser().open("rb")
         except OSError as error:
             raise LabError(f"--prompts {own}: {error.strerror}") from None
+        with lines, part.open("wb") as out:
+            out.writelines(itertools.islice(lines, count))
         part.replace(self.prompts)
 
     def _host_module(self) -> list[str]:
@@ -466,7 +467,7 @@ def command(options: argparse.Namespace) -> int:
         return asyncio.run(headless.run(asked))
     if options.serve:
         return asyncio.run(_serve(asked))
-    return _console(asked, debug=options.debug)
+    return asyncio.run(_console(asked, debug=options.debug))
 
 
 def _leave(number: int, _: object) -> None:
@@ -477,14 +478,15 @@ def _leave(number: int, _: object) -> None:
 def _check(options: Options) -> None:
     if not 1 <= options.gpus <= 64:
         raise LabError(f"--gpus {options.gpus}: 1 to 64 are possible")
-    if options.speed <= 0:
+    if not options.speed > 0:  # nor is it no number
         raise LabError(f"--speed {options.speed:g}: more than 0 is needed")
     if options.count is not None and options.count < 1:
         raise LabError(f"--count {options.count}: at least 1 is needed")
 
 
-def _console(options: Options, *, debug: bool) -> int:
-    from console.app import check_terminal, run_console
+async def _console(options: Options, *, debug: bool) -> int:
+    from console.app import StokerApp, check_terminal
+    from console.feed import connect_agent
     from console.lab import job
     from console.link.deploy import deploy
 
@@ -492,20 +494,27 @@ def _console(options: Options, *, debug: bool) -> int:
         print(text, flush=True)
 
     check_terminal()
-    lab = Lab(options, say)
-    status = 1
-    try:
-        asyncio.run(lab.up())
+    async with Lab(options, say) as lab:
         say(f"the lab is up in {lab.folder} (simulated hardware)")
-        say(asyncio.run(deploy(lab.target)))
-        job.go_on(lab)
-        status = run_console(lab.settings, lab.target, debug=debug)
-    finally:
-        say("ending the lab and all that was started in it")
-        asyncio.run(lab.down())
-        if options.folder is not None:
-            say(f"kept: {lab.folder}")
-    return status
+        say(await deploy(lab.target))
+        app = StokerApp(connect_agent(lab.target), name=lab.target.name, tracebacks=debug)
+        complaints: list[str] = []
+
+        def complain(text: str) -> None:
+            complaints.append(text)
+            app.say(text, "error")
+
+        going_on = asyncio.create_task(job.go_on(lab, complain))
+        try:
+            await app.run_async()
+        finally:
+            going_on.cancel()
+            for text in complaints:
+                say(text)
+            say("ending the lab and all that was started in it")
+    if options.folder is not None:
+        say(f"kept: {lab.folder}")
+    return app.return_code or 0
 
 
 async def _serve(options: Options) -> int:
@@ -520,9 +529,7 @@ async def _serve(options: Options) -> int:
         )
         until = asyncio.create_task(interrupted())
         while not until.done():
-            if (dead := lab.dead()) is not None:
-                until.cancel()
-                raise LabError(f"the lab's {dead} has died: start the lab again")
+            lab.check()
             await asyncio.wait([until], timeout=1)
     return 0
 

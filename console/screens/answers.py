@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Literal
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from console.text import duration, number, visible
-from console.widgets.paint import Line, Painted, Part, cut, pad
+from console.widgets.paint import Line, Part, Tall, cut, pad
 from remote.protocol import Answer, Answers, ReadAnswers
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def answer_lines(answer: Answer, width: int) -> list[Line]:
     return lines
 
 
-class AnswerText(Painted):
+class AnswerText(Tall):
     """The lines of one answer, as tall as they are."""
 
     def __init__(self, answer: Answer) -> None:
@@ -78,10 +77,6 @@ class AnswerText(Painted):
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
         return answer_lines(self.answer, width)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """See :class:`textual.widget.Widget`."""
-        return len(answer_lines(self.answer, width))
 
 
 class AnswerScreen(ModalScreen[None]):
@@ -140,20 +135,25 @@ class AnswersScreen(ModalScreen[None]):
         self.query_one(OptionList).focus()
         self.app.spawn(self.load())
 
+    @property
+    def request(self) -> ReadAnswers:
+        """What is looked for now."""
+        return ReadAnswers(
+            kind=KINDS[self.kind], limit=LIMIT, grep=self.grep, outcome=OUTCOMES[self.outcome]
+        )
+
     async def load(self) -> None:
         """Ask anew."""
         box = self.query_one(".dialog")
-        kind, outcome = KINDS[self.kind], OUTCOMES[self.outcome]
-        words = [kind.replace("_", " ")]
-        words += [outcome] if outcome else []
-        words += [f"/{self.grep}/"] if self.grep else []
+        request = self.request
+        words = [request.kind.replace("_", " ")]
+        words += [request.outcome] if request.outcome else []
+        words += [f"/{request.grep}/"] if request.grep else []
         box.border_title = "Answers: " + ", ".join(words)
         box.border_subtitle = "k kind   o outcome   / search   r again   enter opens   esc closes"
-        found = await self.app.ask(
-            ReadAnswers(kind=kind, limit=LIMIT, grep=self.grep, outcome=outcome), timeout=60
-        )
-        if not isinstance(found, Answers) or not self.is_attached:
-            return
+        found = await self.app.ask(request, timeout=60)
+        if not isinstance(found, Answers) or not self.is_attached or request != self.request:
+            return  # refused, left, or something else is looked for meanwhile
         self.found = found.answers
         listed = self.query_one(OptionList)
         width = max(40, listed.size.width - 4)

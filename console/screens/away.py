@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.geometry import Size
 from textual.screen import ModalScreen
 
-from console.model import Notice
+from console.actions import BY_NAME
+from console.notices import Notice
 from console.widgets.notices import notice_lines
 from console.widgets.paint import Line, Painted
-
-if TYPE_CHECKING:
-    from console.app import StokerApp
 
 
 class AwayText(Painted):
@@ -34,10 +30,8 @@ class AwayText(Painted):
         return min(len(notice_lines(self.found, width, 999)), max(3, viewport.height - 6))
 
 
-class AwayScreen(ModalScreen[None]):
-    """Any key leaves it; the key beside a line goes where it points."""
-
-    app: StokerApp
+class AwayScreen(ModalScreen[str]):
+    """Any key leaves it; the key beside a line names the action to go on with."""
 
     def __init__(self, title: str, found: list[Notice]) -> None:
         super().__init__()
@@ -51,10 +45,8 @@ class AwayScreen(ModalScreen[None]):
             box.border_subtitle = "any key goes on"
             yield AwayText(self._found)
 
-    async def on_key(self, event: events.Key) -> None:
-        """Leave; an action's key does its work too."""
+    def on_key(self, event: events.Key) -> None:
+        """Leave, with the action whose key it was."""
         event.stop()
-        self.dismiss(None)
-        if event.key in ("e", "c", "g"):
-            names = {"e": "events", "c": "config", "g": "run"}
-            self.app.spawn(self.app.go(names[event.key]))
+        offered = (BY_NAME[notice.action] for notice in self._found if notice.action)
+        self.dismiss(next((a.name for a in offered if event.key in a.keys), ""))

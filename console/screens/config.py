@@ -67,8 +67,13 @@ def epoch_lines(
         lines.append(clip(line, width))
     if not epochs:
         lines.append([("no epoch yet: servers have not been started here", "dim")])
-    first = max(0, min(chosen - (height - 3), len(lines) - height))
+    first = top_row(len(epochs), height, chosen)
     return [lines[0], *lines[1 + first :]][:height]
+
+
+def top_row(epochs: int, height: int, chosen: int) -> int:
+    """The first row shown of a table with its heading in so many lines, the chosen one in sight."""
+    return max(0, min(chosen - (height - 3), epochs + 1 - height))
 
 
 def flag_lines(state: model.State, width: int, height: int) -> list[Line]:
@@ -113,8 +118,11 @@ class Epochs(Painted):
 
     def on_click(self, event: events.Click) -> None:
         """Choose a row."""
-        self.chosen = max(0, event.y - 1)
-        self.show()
+        count = len(self.app.state.epochs)
+        row = event.y - 1 + top_row(count, self.size.height, self.chosen)
+        if event.y > 0 and row < count:
+            self.chosen = row
+            self.show()
 
 
 class FlagsNow(Painted):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from textual.app import ComposeResult
-from textual.widgets import Input
 
 from console.screens.base import StokerScreen
-from console.text import clock
-from console.widgets.paint import spread
+from console.text import clock, short
+from console.widgets.filter_line import FilterLine
+from console.widgets.paint import Part, spread
 from console.widgets.pane import Filter, Pane
 from remote.protocol import Event
 
@@ -37,71 +37,61 @@ class EventsScreen(StokerScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.filter_text = ""
-        self._seen = 0
+        self._first = self._last = 0
+        """Ids of the oldest and the newest event that are in the list."""
 
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
         yield Pane(_style, id="list")
-        entry = Input(
-            id="filter", classes="line-input", placeholder="regular expression; ! inverts"
-        )
-        entry.display = False
-        yield entry
+        yield FilterLine()
 
     def on_mount(self) -> None:
         """The list has the keys."""
         self.query_one(Pane).focus()
 
-    def show(self) -> None:
-        """See :class:`StokerScreen`."""
-        super().show()
+    def lay_out(self) -> None:
+        """See :class:`StokerScreen`; takes in what came."""
         pane = self.query_one(Pane)
-        events = self.app.state.events
-        fresh = [e for e in events if e.id > self._seen]
-        if fresh:
-            self._seen = fresh[-1].id
-            pane.add([(e.id, event_text(e)) for e in fresh])
-        right = f"{pane.count} of {len(events)} " if self.filter_text else f"{len(events)} "
-        held = "" if pane.following else "held  "
-        title = spread(
-            [(" Events", "bold text")], [(held, "bold warn"), (right, "dim")], pane.size.width
-        )
+        state = self.app.state
+        events = state.events
+        if events and not self._first <= events[0].id <= self._last:
+            self.refill()  # older ones came, asked for later
+        elif events and events[-1].id > self._last:
+            pane.add([(e.id, event_text(e)) for e in events if e.id > self._last])
+            self._last = events[-1].id
+        count = f"{pane.count} of {len(events)} " if self.query_one(FilterLine).text else ""
+        right: list[Part] = [(count or f"{len(events)} ", "dim")]
+        if not pane.following:
+            right.insert(0, ("held  ", "bold warn"))
+        if skipped := state.skipped.get("events"):
+            right.insert(0, (f"{short(skipped)} before were not sent  ", "warn"))
+        title = spread([(" Events", "bold text")], right, pane.size.width)
         pane.set_title([(text, f"{style} on-panel") for text, style in title])
 
     async def act(self, name: str) -> bool:
         """See :class:`StokerScreen`."""
         if name != "filter":
             return False
-        entry = self.query_one("#filter", Input)
-        entry.display = True
-        self.call_after_refresh(entry.focus)  # the key itself must not be typed
+        self.query_one(FilterLine).open()
         return True
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed."""
-        wanted = Filter(event.value)
-        if not wanted.problem:
-            self.filter_text = event.value
-            self.query_one(Pane).set_filter(
-                wanted, [(e.id, event_text(e)) for e in self.app.state.events]
-            )
-            self.show()
+    def on_filter_line_wanted(self) -> None:
+        """Another filter."""
+        self.refill()
+        self.show()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    def refill(self) -> None:
+        """All events there are, through the filter as it is."""
+        events = self.app.state.events
+        wanted = Filter(self.query_one(FilterLine).text)
+        self.query_one(Pane).set_filter(wanted, [(e.id, event_text(e)) for e in events])
+        if events:
+            self._first, self._last = events[0].id, events[-1].id
+
+    def on_filter_line_entered(self) -> None:
         """Back to the list."""
-        if problem := Filter(event.value).problem:
-            self.app.say(problem, "error")
-            return
-        event.input.display = bool(event.value)
         self.query_one(Pane).focus()
 
     def back(self) -> bool:
         """Escape: the filter first."""
-        entry = self.query_one("#filter", Input)
-        if not entry.display and not self.filter_text:
-            return False
-        entry.value = ""
-        entry.display = False
-        self.query_one(Pane).focus()
-        return True
+        return self.query_one(FilterLine).let_go()

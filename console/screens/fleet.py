@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from console import model
+from console.notices import notices
 from console.screens.base import StokerScreen, set_height
 from console.widgets.cards import Cards, Form, arrange
 from console.widgets.chart import Chart
@@ -64,7 +64,7 @@ class FleetScreen(StokerScreen):
         yield SwapPanel()
         with Horizontal(id="plots"):
             for plot in self.app.plots_for(self.app.size.width):
-                yield Chart(plot, lambda: self.app.plotter)
+                yield Chart(plot)
         yield EventTail()
 
     def lay_out(self) -> None:
@@ -73,7 +73,7 @@ class FleetScreen(StokerScreen):
         width, height = self.size.width, self.rows
         if not width:
             return
-        found = model.notices(app.state, app.now())
+        found = notices(app.state, app.now())
         swap = self.query_one(SwapPanel)
         rows = heights(
             width,
@@ -102,7 +102,7 @@ class FleetScreen(StokerScreen):
         for chart in charts[len(wanted) :]:
             chart.remove()
         for plot in wanted[len(charts) :]:
-            box.mount(Chart(plot, lambda: self.app.plotter))
+            box.mount(Chart(plot))
 
     async def on_cards_chosen(self, message: Cards.Chosen) -> None:
         """One click focuses a GPU, two open its log."""

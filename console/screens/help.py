@@ -7,12 +7,11 @@ import textwrap
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.geometry import Size
 from textual.screen import ModalScreen
 
 from console.actions import ACTIONS, key_name
 from console.widgets.cards import STATE_SIGN
-from console.widgets.paint import Line, Painted, Part, pad
+from console.widgets.paint import Line, Part, Tall, pad
 
 
 def help_lines(screen: str, width: int) -> list[Line]:
@@ -48,7 +47,7 @@ def help_lines(screen: str, width: int) -> list[Line]:
     return lines
 
 
-class HelpText(Painted):
+class HelpText(Tall):
     """The lines, as tall as they are."""
 
     def __init__(self, screen: str) -> None:
@@ -58,10 +57,6 @@ class HelpText(Painted):
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
         return help_lines(self._for, width)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """See :class:`textual.widget.Widget`."""
-        return len(help_lines(self._for, width))
 
 
 class HelpScreen(ModalScreen[None]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -16,6 +15,7 @@ from textual.widgets import Input, Static
 from console import flags as flag_rules
 from console import model
 from console.actions import BY_NAME, command_line, danger
+from console.feed import FeedError
 from console.text import number, visible
 from console.widgets.paint import Line, Painted, Part, clip, pad, spread
 from remote.protocol import Flags, FlagValue, Plan, Restart
@@ -27,9 +27,17 @@ Strategy: TypeAlias = Literal["rolling", "all", "canary"]
 STRATEGIES: tuple[Strategy, ...] = ("rolling", "all", "canary")
 _HOW = {
     "rolling": "one server after the other; the rest go on generating",
-    "canary": "one GPU first, compared with the others; then K keeps, B takes back",
+    "canary": "one GPU first; the rest follow unless it does worse (K keeps now, B takes back)",
     "all": "all at once; nothing generates until they are ready again",
 }
+
+
+def _entry(label: str, text: str, style: str, width: int) -> list[Line]:
+    """A text wrapped beside its label."""
+    rows = textwrap.wrap(text, max(20, width - 18))
+    return [
+        [(pad("" if index else label, 18), "dim"), (row, style)] for index, row in enumerate(rows)
+    ]
 
 
 class _Flags(Suggester):
@@ -38,6 +46,8 @@ class _Flags(Suggester):
         self._dialog = dialog
 
     async def get_suggestion(self, value: str) -> str | None:
+        if self._dialog.step == "plan":
+            return None  # what is typed there is the word
         return flag_rules.complete(value, self._dialog.after)
 
 
@@ -230,15 +240,15 @@ class RestartScreen(ModalScreen[None]):
         for strategy in STRATEGIES:
             chosen = strategy == self.strategy
             how.append((f" {strategy} ", "reverse accent bold" if chosen else "dim"))
-        how.append((f"  {_HOW[self.strategy]}", "text"))
         lines.append(clip(how, width))
-        cost = model.swap_cost(state, self.scope, self.strategy)
-        for index, row in enumerate(textwrap.wrap(cost, max(20, width - 18))):
-            lines.append([(pad("" if index else "meanwhile", 18), "dim"), (row, "text")])
-        lines += [
-            clip([("▲ ", "warn"), (visible(warning), "warn")], width)
-            for warning in (plan.warnings if plan is not None else ())
-        ]
+        lines += _entry("", _HOW[self.strategy], "text", width)
+        lines += _entry(
+            "meanwhile", model.swap_cost(state, self.scope, self.strategy), "text", width
+        )
+        if plan is not None:
+            lines += _entry("cost", visible("; ".join(plan.costs)), "text", width)
+            for warning in plan.warnings:
+                lines.append(clip([("▲ ", "warn"), (visible(warning), "warn")], width))
         line = command_line(
             BY_NAME["restart"],
             self.app.target_name,
@@ -248,9 +258,7 @@ class RestartScreen(ModalScreen[None]):
             strategy=self.strategy,
         )
         lines.append([("", "text")])
-        for index, row in enumerate(textwrap.wrap(line, max(20, width - 18))):
-            lines.append([(pad("" if index else "from a shell", 18), "dim"), (row, "dim")])
-        return lines
+        return [*lines, *_entry("from a shell", line, "dim", width)]
 
     # --- editing ---
 
@@ -312,6 +320,7 @@ class RestartScreen(ModalScreen[None]):
                 at = STRATEGIES.index(self.strategy)
                 self.strategy = STRATEGIES[(at + 1) % len(STRATEGIES)]
                 self.refit()
+                self.app.spawn(self.ask_plan())  # another way has other costs
             elif key == "up":
                 event.stop()
                 self.back_to_edit()
@@ -320,10 +329,11 @@ class RestartScreen(ModalScreen[None]):
                 self.go()
         elif key in ("up", "down"):
             event.stop()
-            table.cursor += 1 if key == "down" else -1
-            table.show()
             names = table.names
             if names:
+                by = 1 if key == "down" else -1
+                table.cursor = max(0, min(len(names) - 1, table.cursor + by))
+                table.show()
                 name = names[table.cursor]
                 value = model.flag_text(self.after.get(name))
                 entry.value = name if value in ("on", "–") else f"{name}={value}"
@@ -368,21 +378,27 @@ class RestartScreen(ModalScreen[None]):
             self.problem = "nothing is known of the target yet"
             self.refit()
             return
-        self.say_keys("asking for the plan …")
+        step, refused = self.step, ""
+        if step == "edit":
+            self.say_keys("asking for the plan …")
         try:
             found = await self.app.ask_or_raise(request)
-        except self.app.Refused as refused:
-            self.problem = str(refused)
-            self.refit()
-            return
-        if not self.is_attached:
-            return
-        self.plan = found if isinstance(found, Plan) else None
-        self.problem = ""
+        except FeedError as error:
+            refused = str(error)
+        if not self.is_attached or (step, request) != (self.step, self.request(dry_run=True)):
+            return  # left, or something else was chosen meanwhile
+        self.problem = refused
+        if not refused:
+            self.plan = found if isinstance(found, Plan) else None
+            if step == "edit":
+                self.to_plan()
+        self.refit()
+
+    def to_plan(self) -> None:
+        """From the flags to the plan."""
         self.step = "plan"
         entry = self.query_one("#edit", Input)
         entry.value = ""
-        self.refit()
         if self.asks_word:
             entry.focus()
         else:
@@ -399,5 +415,4 @@ class RestartScreen(ModalScreen[None]):
     @staticmethod
     async def _send(app: StokerApp, request: Restart) -> None:
         await app.send(request)
-        await asyncio.sleep(0)
         await app.go("fleet")

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.geometry import Size
 
 from console import model
 from console.screens.base import StokerScreen, set_height
 from console.status import disagreements
-from console.text import bar, duration, hours, number, percent, short, size, visible
-from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad
+from console.text import bar, hours, number, percent, short, size, visible
+from console.widgets.paint import Line, Part, Tall, clip, gpu_style, pad
 from console.widgets.progress import ProgressHeader
 from remote.protocol import Batches, ReadBatches
 
@@ -84,15 +83,18 @@ def work_lines(state: model.State, width: int) -> list[Line]:
         [("Servers, as the run sees them", "bold text")],
         [(pad("  slots  in flight      done    tokens  state", 50), "dim")],
     ]
-    for index, (url, work) in enumerate(sorted(progress.servers.items())):
-        tone = "good" if work.state == "run" else "warn"
+    alive = state.run.alive  # else these are the words of a process that is gone
+    gpus = {str(info.port): gpu for gpu, info in state.infos.items()}
+    for url, work in sorted(progress.servers.items()):
+        gpu = gpus.get(url.rstrip("/").rpartition(":")[2])
+        tone = "dim" if not alive else "good" if work.state == "run" else "warn"
         line: list[Part] = [
-            (f"{index} ", f"bold {gpu_style(index)}"),
+            (f"{number(gpu)} ", "dim" if gpu is None else f"bold {gpu_style(gpu)}"),
             (pad(f"{work.slots}", 5, ">"), "text"),
-            (pad(f"{work.in_flight}", 11, ">"), "text"),
+            (pad(number(work.in_flight if alive else None), 11, ">"), "text"),
             (pad(f"{work.completed:,}", 10, ">"), "text"),
             (pad(short(work.output_tokens), 10, ">"), "text"),
-            (f"  {work.state}", tone),
+            (f"  {work.state if alive else 'not running'}", tone),
             (f"  {visible(work.problem)}" if work.problem else "", "bad"),
             (f"  {url}", "dim"),
         ]
@@ -127,7 +129,7 @@ def work_lines(state: model.State, width: int) -> list[Line]:
     return lines
 
 
-class RunText(Painted):
+class RunText(Tall):
     """Both halves, side by side where there is room."""
 
     app: StokerApp
@@ -136,9 +138,6 @@ class RunText(Painted):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        return self._text(width)
-
-    def _text(self, width: int) -> list[Line]:
         state = self.app.state
         lines: list[Line] = []
         for wrong in disagreements(state, self.batches):
@@ -155,10 +154,6 @@ class RunText(Painted):
             two = list(right[index]) if index < len(right) else []
             lines.append([*used, (" " * max(0, gap), "text"), *two])
         return lines
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """See :class:`textual.widget.Widget`."""
-        return len(self._text(width))
 
 
 class RunScreen(StokerScreen):
@@ -209,6 +204,3 @@ class RunScreen(StokerScreen):
         if rows != self._laid:
             self._laid = rows
             text.refresh(layout=True)
-
-
-__all__ = ["RunScreen", "count_lines", "duration"]

@@ -16,6 +16,7 @@ from textual.message import Message
 
 from console import model
 from console.text import UNKNOWN, bar, duration, number, percent, spark, visible
+from console.trend import nice_top, shrink
 from console.widgets.paint import (
     Line,
     Painted,
@@ -103,7 +104,7 @@ def _state(view: View) -> tuple[str, str]:
 
 
 def _spark(view: View, width: int, rows: int = 1) -> list[str]:
-    return spark(model.shrink(list(view.speeds), 2 * width), view.top, width, rows)
+    return spark(shrink(list(view.speeds), 2 * width), view.top, width, rows)
 
 
 def _slots(view: View) -> str:
@@ -145,10 +146,6 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
         if server.state in ("failed", "stalled")
         else "faint"
     )
-    shown = "dim" if view.faded else "text"
-    strong = "dim" if view.faded else "bold strong"
-
-    label = server.state
     head: list[Part] = [
         (" ", edge),
         (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
@@ -156,64 +153,63 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     ]
     slots = _slots(view)
     room = wide - 4 - width_of(head) - len(slots) - 4
-    head.append((f"{cut(label, max(3, room))} ", tone))
-    tail: list[Part] = [(f" {slots} ", strong)]
+    head.append((f"{cut(server.state, max(3, room))} ", tone))
+    tail: list[Part] = [(f" {slots} ", "dim" if view.faded else "bold strong")]
     dashes = wide - 2 - width_of(head) - width_of(tail) - 1
     lines: list[Line] = [
         [("╭", edge), *head, ("─" * max(0, dashes), edge), *tail, ("─╮", edge), (" ", "text")]
     ]
-
-    def row(parts: Line) -> Line:
-        return [("│ ", edge), *spread(parts, [], inner), (" │", edge), (" ", "text")]
-
-    past: list[Line] = [
-        row([(text, "dim" if view.faded else gpu_style(view.gpu))])
-        for text in _spark(view, inner, height - CARD_HEIGHT + 1)
+    lines += [
+        [("│ ", edge), *spread(row, [], inner), (" │", edge), (" ", "text")]
+        for row in _card_body(view, inner, height - 2)
     ]
-    if server.state in ("failed", "stalled") and server.cause:
-        words = textwrap.wrap(visible(server.cause), inner)[: height - 2]
-        words += [""] * (height - 2 - len(words))
-        lines += [row([(text, "bad")]) for text in words]
-    elif server.state in ("starting", "warming"):
-        since = "" if server.phase_since is None else duration(view.now - server.phase_since)
-        lines.append(row([(server.phase or server.state, "info"), (f"  {since}", "dim")]))
-        lines += [*past, row([])]
-    else:
-        slow = "bold warn" if "gen_tok_s" in view.odd else strong
-        speed: list[Part] = [(number(server.gen_tok_s), slow), (" tok/s", "dim")]
-        right: list[Part] = []
-        if server.queued:
-            right += [("queue ", "dim"), (f"{server.queued}", shown)]
-        if server.state == "draining":
-            right = [(visible(server.phase).removeprefix("draining: ") or "drains", "warn")]
-        elif server.dispatch in ("pause", "abort"):
-            right = [(f"{server.dispatch}d ".replace("abortd", "aborted"), "warn"), *right]
-        lines.append(row(spread(speed, right, inner)))
-        lines += past
-        room = max(2, inner - len("kv mamba ") - 2 * len(" 61%") - 2)
-        lines.append(
-            row(
-                [
-                    *_meter("kv", server.kv_usage, room // 2, view),
-                    ("  ", "text"),
-                    *_meter("mamba", server.mamba_usage, room - room // 2, view),
-                ]
-            )
-        )
     if card is None:
-        lines.append(_bottom([], edge, wide))
-    else:
-        hot = "bold warn" if "temperature_c" in view.odd else shown
-        foot: list[Part] = [
-            (" ", edge),
-            (f"{number(card.temperature_c)}°C", hot),
-            (f" {number(card.power_w)}W", shown),
-        ]
-        if card.memory_total_mib:
-            foot.append((f" {_memory(card)}", shown))
-        foot.append((" ", edge))
-        lines.append(_bottom(foot, edge, wide, view))
-    return lines
+        return [*lines, _bottom([], edge, wide)]
+    shown = "dim" if view.faded else "text"
+    foot: list[Part] = [
+        (" ", edge),
+        (f"{number(card.temperature_c)}°C", "bold warn" if "temperature_c" in view.odd else shown),
+        (f" {number(card.power_w)}W", shown),
+    ]
+    if card.memory_total_mib:
+        foot.append((f" {_memory(card)}", shown))
+    foot.append((" ", edge))
+    return [*lines, _bottom(foot, edge, wide, view)]
+
+
+def _card_body(view: View, width: int, height: int) -> list[Line]:
+    """What stands in the box: the cause of a failure, the phase of a start, or numbers."""
+    server = view.server
+    if server.state in ("failed", "stalled") and server.cause:
+        words = textwrap.wrap(visible(server.cause), width)[:height]
+        return [[(text, "bad")] for text in words + [""] * (height - len(words))]
+    past: list[Line] = [
+        [(text, "dim" if view.faded else gpu_style(view.gpu))]
+        for text in _spark(view, width, height - 2)
+    ]
+    if server.state in ("starting", "warming"):
+        since = "" if server.phase_since is None else duration(view.now - server.phase_since)
+        return [[(server.phase or server.state, "info"), (f"  {since}", "dim")], *past, []]
+    shown = "dim" if view.faded else "text"
+    strong = "dim" if view.faded else "bold strong"
+    speed: list[Part] = [
+        (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else strong),
+        (" tok/s", "dim"),
+    ]
+    right: list[Part] = []
+    if server.queued:
+        right += [("queue ", "dim"), (f"{server.queued}", shown)]
+    if server.state == "draining":
+        right = [(visible(server.phase).removeprefix("draining: ") or "drains", "warn")]
+    elif server.dispatch in ("pause", "abort"):
+        right = [(f"{server.dispatch}d ".replace("abortd", "aborted"), "warn"), *right]
+    room = max(2, width - len("kv mamba ") - 2 * len(" 61%") - 2)
+    meters = [
+        *_meter("kv", server.kv_usage, room // 2, view),
+        ("  ", "text"),
+        *_meter("mamba", server.mamba_usage, room - room // 2, view),
+    ]
+    return [spread(speed, right, width), *past, meters]
 
 
 def _bottom(foot: list[Part], edge: str, wide: int, view: View | None = None) -> Line:
@@ -329,8 +325,8 @@ class Cards(Painted):
         odd: dict[int, set[str]] = {}
         for outlier in model.outliers(state):
             odd.setdefault(outlier.gpu, set()).add(outlier.metric)
-        trend = app.recent
-        top = model.nice_top(trend.top("gen_tok_s"))
+        trend = app.lookback.recent
+        top = nice_top(trend.top("gen_tok_s"))
         faded = model.stale(state, app.now())
         at = model.agent_now(state, app.now())
         return [

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console import model
 from console.text import clock, duration, short
+from console.trend import Trend, nice_top, shrink, steps_of
 from console.widgets.paint import GPU_COLOURS, Line, Painted, Part, gpu_style, spread
 from console.widgets.plot_worker import AXES, MARKS, TICKS
 
@@ -129,9 +130,6 @@ SETS: tuple[tuple[tuple[Plot, ...], tuple[Plot, ...]], ...] = (
 )
 """What `m` goes through: for a wide screen, and for a narrow one."""
 
-SPANS: tuple[float, ...] = (300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
-"""Windows that zooming goes through, in seconds."""
-
 
 def _value(plot: Plot, value: float) -> str:
     return f"{value * 100:.0f}%" if plot.unit == "%" else short(value)
@@ -139,7 +137,7 @@ def _value(plot: Plot, value: float) -> str:
 
 def request(
     plot: Plot,
-    trend: model.Trend,
+    trend: Trend,
     until: float,
     width: int,
     height: int,
@@ -154,7 +152,7 @@ def request(
     for metric in plot.metrics:
         early: list[float] = []
         for gpu in trend.gpus(metric.name):
-            values = model.shrink(trend.column(metric.name, gpu, until), points)
+            values = shrink(trend.column(metric.name, gpu, until), points)
             known = [v for v in values if v is not None]
             if not known:
                 continue
@@ -174,11 +172,11 @@ def request(
             middle = sum(early) / len(early)
             labels.append([points * 0.02, min(0.97, middle + 0.09), metric.label, TICKS])
     if plot.top is None:
-        top = model.nice_top(max(top, plot.least))
+        top = nice_top(max(top, plot.least))
     chosen.sort(key=lambda s: bool(s.pop("focus")))
     start = until - trend.span
     positions, words = _time_ticks(start, until, points, width)
-    steps = model.steps_of(top) if height >= 10 else 2
+    steps = steps_of(top) if height >= 10 else 2
     heights = [top * i / steps for i in range(steps + 1)]
     return {
         "width": width,
@@ -214,10 +212,9 @@ class Chart(Painted):
 
     app: StokerApp
 
-    def __init__(self, plot: Plot, plotter: Callable[[], Plotter]) -> None:
+    def __init__(self, plot: Plot) -> None:
         super().__init__()
         self.plot = plot
-        self._plotter = plotter
         self._rows: list[list[tuple[str, int | None]]] = []
         self._drawn: tuple[object, ...] = ()
         self._drawing: asyncio.Task[None] | None = None
@@ -239,11 +236,11 @@ class Chart(Painted):
         numbers = app.state.numbers
         if width >= 44 and len(numbers) <= GPU_COLOURS:
             legend = [(f"{g} ", "dim" if faded else gpu_style(g)) for g in numbers]
-        window = app.window_text()
+        window = app.lookback.text
         title: list[Part] = [(f" {self.plot.title}", "bold text"), (f"  {window}  ", "dim")]
         lines: list[Line] = [spread(title, legend, width)]
         if not self._rows:
-            problem = self._plotter().problem
+            problem = app.plotter.problem
             lines.append([("  " + (problem or "drawing …"), "bad" if problem else "dim")])
             return lines
         lines += [
@@ -265,8 +262,7 @@ class Chart(Painted):
         app = self.app
         if width < 24 or height < 4 or (self._drawing is not None and not self._drawing.done()):
             return
-        trend = app.window
-        until = app.window_end()
+        trend, until = app.lookback.window, app.lookback.end
         marks = [e.since for e in app.state.epochs]
         if app.state.swap is not None:
             marks.append(app.state.swap.ended or 0.0)
@@ -279,7 +275,7 @@ class Chart(Painted):
         self._drawing = asyncio.create_task(self._draw(ask))
 
     async def _draw(self, ask: dict[str, Any]) -> None:
-        rows = await self._plotter().draw(ask)
+        rows = await self.app.plotter.draw(ask)
         if rows is not None:
             self._rows = rows
         if self.is_attached:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from console import model
 from console.actions import BY_NAME, key_name
+from console.notices import Notice, notices
 from console.text import visible
 from console.widgets.paint import Line, Painted, Part, clip, spread
 
@@ -21,7 +21,7 @@ _SIGNS = {
 }
 
 
-def notice_lines(found: list[model.Notice], width: int, height: int) -> list[Line]:
+def notice_lines(found: list[Notice], width: int, height: int) -> list[Line]:
     """As many notices as fit, worst first, each wrapped; the count of the others at the end."""
     if not found:
         return [[("✔ ", "good"), ("nothing stands out", "dim")]]
@@ -66,4 +66,4 @@ class Notices(Painted):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        return notice_lines(model.notices(self.app.state, self.app.now()), width, height)
+        return notice_lines(notices(self.app.state, self.app.now()), width, height)

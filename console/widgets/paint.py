@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -142,8 +142,8 @@ class Painted(Widget):
     can_focus = False
     ALLOW_SELECT = False
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self._lines: list[Line] = []
         self._strips: list[Strip | None] = []
         self._palette: Palette | None = None
@@ -209,3 +209,11 @@ class Painted(Widget):
         super().notify_style_update()
         self._palette = None
         self._strips = [None] * len(self._lines)
+
+
+class Tall(Painted):
+    """Painted lines that are as many as they are, whatever the room: for what scrolls."""
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """See :class:`Widget`."""
+        return len(self.paint(width, 0))

@@ -86,18 +86,11 @@ class Pane(Widget, can_focus=True):
             super().__init__()
             self.pane = pane
 
-    def __init__(
-        self,
-        style_of: Callable[[str], str],
-        *,
-        id: str | None = None,
-        limit: int = MAX_LINES,
-    ) -> None:
+    def __init__(self, style_of: Callable[[str], str], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._style_of = style_of
-        self._limit = limit
         self._chars = 0
-        self._lines: deque[tuple[int, str]] = deque(maxlen=limit)
+        self._lines: deque[tuple[int, str]] = deque(maxlen=MAX_LINES)
         self._filter = Filter()
         self._top = 0
         """Number of the first line shown, while holding."""
@@ -123,21 +116,21 @@ class Pane(Widget, can_focus=True):
         """Another filter: ``lines`` is everything there is."""
         self._filter = wanted
         self.pending = 0
-        self._lines = deque(maxlen=self._limit)
+        self._lines = deque(maxlen=MAX_LINES)
         self._strips.clear()
         self._lines.extend((n, line) for n, line in lines if wanted.keeps(line))
         self.refresh()
 
-    def add(self, lines: Iterable[tuple[int, str]]) -> int:
-        """New lines with their numbers; returns how many are shown. Repaints where it must."""
+    def add(self, lines: Iterable[tuple[int, str]]) -> None:
+        """New lines with their numbers. Repaints where it must."""
         keeps = self._filter.keeps
         fresh = [(n, line) for n, line in lines if keeps(line)]
         if not fresh:
-            return 0
-        room = self._limit - len(self._lines)
+            return
+        room = MAX_LINES - len(self._lines)
         if not self.following and (self.pending or len(fresh) > room):
             self.pending += len(fresh)
-            return len(fresh)
+            return
         short = len(self._lines) < self.rows
         self._lines.extend(fresh)
         self._chars += sum(len(line) for _, line in fresh)
@@ -147,7 +140,6 @@ class Pane(Widget, can_focus=True):
                 self._chars -= len(self._lines.popleft()[1])
         if self.following or short:
             self.refresh()
-        return len(fresh)
 
     @property
     def rows(self) -> int:

@@ -53,6 +53,7 @@ def draw(ask: dict[str, Any]) -> list[list[tuple[str, int | None]]]:
     """One chart as rows of coloured runs."""
     import plotext  # type: ignore[import-untyped]
 
+    plotext.terminal.limit(False, False)  # there is none here: it would take it for 80×24
     figure = plotext.figure
     figure.clear.all()
     figure.plot_size(ask["width"], ask["height"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from console import model
 from console.text import bar, hours, moment, number, percent, size
 from console.widgets.paint import Line, Painted, Part, fit, spread, width_of
+from remote.protocol import Progress
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -51,13 +52,18 @@ def header(state: model.State, now: float, width: int) -> list[Line]:
             [("No run here yet.  ", "strong"), ("s", "bold accent"), (" starts one", "dim")],
             fit([_pair("servers ready", f"{sums.ready}/{sums.servers}")], width),
         ]
-    alive = state.run.alive
+    return [
+        spread(_how_far(state, progress, now, width), [], width),
+        fit(_how_fast(state, progress, sums, now), width),
+        fit(_what_else(state, progress, width), width),
+    ]
+
+
+def _how_far(state: model.State, progress: Progress, now: float, width: int) -> Line:
+    """Done of all, a bar, and whether anything is at work."""
     faded = model.stale(state, now)
-    status = (
-        progress.status
-        if alive or progress.status in ("done", "stopped", "failed")
-        else "not running"
-    )
+    ended = progress.status in ("done", "stopped", "failed")
+    status = progress.status if state.run.alive or ended else "not running"
     style = "dim" if faded else _STATUS.get(status, "bad")
     share = progress.completed / progress.total if progress.total else None
     title: list[Part] = [
@@ -66,13 +72,18 @@ def header(state: model.State, now: float, width: int) -> list[Line]:
         (percent(share, 1), f"bold {style}"),
     ]
     word: list[Part] = [(f" {status}", style)]
-    room = width - width_of(title) - width_of(word) - 3
-    filled, rest = bar(share, max(4, room))
-    first = [*title, ("  ", "text"), (filled, style), (rest, "on-panel"), *word]
+    filled, rest = bar(share, max(4, width - width_of(title) - width_of(word) - 3))
+    return [*title, ("  ", "text"), (filled, style), (rest, "on-panel"), *word]
 
-    estimate = model.eta(state, now)
+
+def _how_fast(
+    state: model.State, progress: Progress, sums: model.Fleet, now: float
+) -> list[list[Part]]:
+    """When done, and the rates; those of a run that is not alive were another time's."""
     when: list[Part] = []
-    spread_of: list[Part] = []
+    between: list[Part] = []
+    estimate = model.eta(state, now)
+    alive = state.run.alive
     if progress.status == "done":
         when = [("done", "bold good"), (f" in {hours(progress.elapsed_hours)}", "dim")]
     elif estimate.hours is not None and alive:
@@ -87,26 +98,35 @@ def header(state: model.State, now: float, width: int) -> list[Line]:
         if estimate.low is not None and estimate.high is not None:
             low, high = hours(estimate.low), hours(estimate.high)
             if low != high:
-                spread_of = [(f"{low.removesuffix(' h')}–{high}", "dim")]
+                between = [(f"{low.removesuffix(' h')}–{high}", "dim")]
+    speed = progress.tok_s if alive and progress.tok_s is not None else sums.gen_tok_s
     overall = model.overall_rate(progress)
-    second = fit(
-        [
-            when,
-            _pair("prompts/s", number(progress.rate_per_sec, 2)),
-            _pair(
-                "tok/s", number(progress.tok_s if progress.tok_s is not None else sums.gen_tok_s)
-            ),
-            spread_of,
-            _pair("slots", f"{sums.running}/{sums.max_running}") if sums.max_running else [],
-            _pair("overall", f"{number(overall, 2)}/s", "text") if overall else [],
-            _pair("tok/answer", number(progress.avg_output_tokens), "text"),
-            _pair("kW", number(sums.power_w / 1000, 1), "text") if sums.power_w else [],
-        ],
-        width,
-    )
+    return [
+        when,
+        _pair("prompts/s", number(progress.rate_per_sec, 2)) if alive else [],
+        _pair("tok/s", number(speed)),
+        between,
+        _pair("slots", f"{sums.running}/{sums.max_running}") if sums.max_running else [],
+        _pair("overall", f"{number(overall, 2)}/s", "text") if overall else [],
+        _pair("tok/answer", number(progress.avg_output_tokens), "text"),
+        _pair("kW", number(sums.power_w / 1000, 1), "text") if sums.power_w else [],
+    ]
+
+
+def _what_else(state: model.State, progress: Progress, width: int) -> list[list[Part]]:
+    """What was lost, what lies in S3, what is still open; of a run that is not alive nothing is
+    in flight."""
+
+    def count(label: str, value: int) -> list[Part]:
+        return _pair(label, f"{value:,}", "text") if value else []
 
     failures = model.by_count(progress.failures)
     retries = model.by_count(progress.retries, 2)
+    lost: list[Part] = [
+        ("failed ", "dim"),
+        (f"{progress.failed:,}", "bold bad" if progress.failed else "text"),
+        (f" ({failures})" if failures and width > 100 else "", "dim"),
+    ]
     s3: list[Part] = []
     if (state.target is not None and state.target.run.s3.bucket) or progress.s3_uploaded:
         s3 = [("S3 ", "dim"), (f"{progress.s3_uploaded:,}", "text"), (" files ", "dim")]
@@ -115,31 +135,19 @@ def header(state: model.State, now: float, width: int) -> list[Line]:
             s3.append((f" {progress.s3_error}", "bad"))
         elif progress.not_in_s3:
             s3.append((f" {progress.not_in_s3:,} behind", "dim"))
-    third = fit(
-        [
-            [
-                ("failed ", "dim"),
-                (f"{progress.failed:,}", "bold bad" if progress.failed else "text"),
-                (f" ({failures})" if failures and width > 100 else "", "dim"),
-            ],
-            s3,
-            _pair("set aside", f"{progress.set_aside:,}", "text") if progress.set_aside else [],
-            _pair("wait for a retry", f"{progress.waiting_retry:,}", "text")
-            if progress.waiting_retry
-            else [],
-            _pair("on probation", f"{progress.on_probation:,}", "text")
-            if progress.on_probation
-            else [],
-            _pair("in flight", f"{progress.in_flight:,}", "text"),
-            _pair("batches", f"{progress.batch_files:,}", "text"),
-            [("sent again: ", "dim"), (retries, "text")] if retries else [],
-            [("disk free ", "dim"), (size(state.host.disk_free), "text")]
-            if state.host.disk_free
-            else [],
-        ],
-        width,
-    )
-    return [spread(first, [], width), second, third]
+    alive = state.run.alive
+    disk = state.host.disk_free
+    return [
+        lost,
+        s3,
+        count("set aside", progress.set_aside),
+        count("wait for a retry", progress.waiting_retry) if alive else [],
+        count("on probation", progress.on_probation),
+        _pair("in flight", f"{progress.in_flight:,}", "text") if alive else [],
+        _pair("batches", f"{progress.batch_files:,}", "text"),
+        [("sent again: ", "dim"), (retries, "text")] if retries else [],
+        [("disk free ", "dim"), (size(disk), "text")] if disk else [],
+    ]
 
 
 class ProgressHeader(Painted):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console import model
+from console.actions import BY_NAME, key_name
 from console.text import UNKNOWN, bar, duration, number, percent, visible
 from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad, spread
 from remote.protocol import Epoch, Swap, SwapStep
@@ -66,8 +67,9 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
     filled, rest = bar(share, 16)
     tail: list[Part] = [(filled, tone), (rest, "on-panel"), (f" {percent(share):>4}", tone)]
     lines: list[Line] = [spread(head, tail, width)]
-    if swap.text:
-        lines.append(clip([(visible(swap.text), tone)], width))
+    keys = _decision_keys() if model.awaits_decision(swap) else []
+    if swap.text or keys:
+        lines.append(spread([(visible(swap.text), tone)], keys, width))
     rows = model.step_rows(swap)
     stages = {gpu: _stage(steps) for gpu, steps in rows.items()}
     moving = sorted((gpu for gpu in rows if stages[gpu] < 2), key=lambda g: (stages[g], g))
@@ -82,6 +84,15 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
     if len(shown) < len(moving) and room > 0:
         lines.append([(f"    and {len(moving) - len(shown)} more", "dim")])
     return (lines + tails)[:height]
+
+
+def _decision_keys() -> list[Part]:
+    """What may be decided now, with its keys."""
+    parts: list[Part] = []
+    for action in (BY_NAME["keep"], BY_NAME["take_back"]):
+        parts.append((f"  {key_name(action.keys[0])}", "bold accent"))
+        parts.append((f" {action.title.lower()}", "dim"))
+    return parts
 
 
 def _through(rows: dict[int, list[SwapStep]], stages: dict[int, int]) -> str:

@@ -26,8 +26,8 @@ from textual.widgets import Input
 
 from console.app import StokerApp
 from console.feed import connect_agent
-from console.screens.logs import LogPane
 from console.screens.restart import RestartScreen
+from console.widgets.log_pane import LogPane
 from tests.console.screen.story import connect
 
 if TYPE_CHECKING:

@@ -35,6 +35,52 @@ def functions(tools: Any) -> list[dict[str, Any]]:
     ]
 
 
+def tools_for_template(body: dict[str, Any], *, new: bool) -> list[dict[str, Any]]:
+    """A request's tools as SGLang hands them to the chat template (``serving_chat.py``).
+
+    0.5.12 writes every field that its own model of a tool has, in that model's order; 0.5.23
+    (``new``) leaves them as they were sent. Where one is chosen by name, it alone is offered.
+    """
+    choice = body.get("tool_choice")
+    tools = body.get("tools")
+    if choice == "none" or not isinstance(tools, list):
+        return []
+    offered = [tool for tool in tools if functions([tool])]
+    if isinstance(choice, dict):
+        name = (choice.get("function") or {}).get("name")
+        offered = [tool for tool in offered if tool["function"]["name"] == name]
+    if new:
+        return offered
+    fields = {"description": None, "name": None, "parameters": None, "strict": False}
+    return [
+        {
+            "type": tool.get("type", "function"),
+            "function": {key: tool["function"].get(key, usual) for key, usual in fields.items()},
+        }
+        for tool in offered
+    ]
+
+
+def messages_for_template(messages: list[Any]) -> list[dict[str, Any]]:
+    """A request's messages as SGLang hands them over: arguments of calls parsed, where they can."""
+
+    def parsed(call: Any) -> Any:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            with contextlib.suppress(ValueError):
+                arguments = json.loads(function["arguments"])
+                return {**call, "function": {**function, "arguments": arguments}}
+        return call
+
+    return [
+        {**message, "tool_calls": [parsed(call) for call in message["tool_calls"]]}
+        if isinstance(message.get("tool_calls"), list)
+        else message
+        for message in messages
+        if isinstance(message, dict)
+    ]
+
+
 _JSON_TYPES = {"object", "array", "string", "integer", "number", "boolean", "null"}
 
 

@@ -135,7 +135,7 @@ class Generation:
 
     def _prompt(self, body: dict[str, Any]) -> tuple[str, str, bool]:
         """(prompt, text to continue, thinking) of a chat request's messages."""
-        messages = [m for m in body["messages"] if isinstance(m, dict)]
+        messages = bodies.messages_for_template(body["messages"])
         extra = body.get("chat_template_kwargs") or {}
         effort = body.get("reasoning_effort")
         thinking = extra.get("enable_thinking", True) is not False
@@ -148,7 +148,7 @@ class Generation:
                 messages = messages[:-1]
             else:  # taken for one of the user's
                 messages = [*messages[:-1], {**messages[-1], "role": "user"}]
-        tools = bodies.functions(body.get("tools")) if body.get("tool_choice") != "none" else []
+        tools = bodies.tools_for_template(body, new=self.config.new)
         return template.render(messages, tools, thinking=thinking), before, thinking
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -161,11 +161,7 @@ class Generation:
         style = answers.style_of(prompt, thinking=thinking)
         choice = body.get("tool_choice")
         if style.tools and (choice == "required" or isinstance(choice, dict)):
-            tools = style.tools
-            if isinstance(choice, dict):
-                name = (choice.get("function") or {}).get("name")
-                tools = [tool for tool in tools if tool.get("name") == name] or tools
-            style = msgspec.structs.replace(style, must_call=True, tools=tools)
+            style = msgspec.structs.replace(style, must_call=True)
         schema = bodies.schema(body.get("response_format"))
         if schema is not None:
             style = msgspec.structs.replace(style, schema=schema, tools=[])

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from console.lab.nvidia_smi import COOLING_S, HELD_W, IDLE_C, IDLE_W, cooled
+from console.lab.sim.settings import write_whole
 
 FULL_W, FULL_C = 585.0, 78.0
 WRITE_S = 0.95
@@ -78,7 +79,5 @@ class Card:
             f"{self.pid} {self.memory_mib} {round(self.load * 100)} {power:.2f} "
             f"{self._temperature:.0f}\n"
         )
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
-            part.write_text(text)
-            part.replace(self.path)
+            write_whole(self.path, text.encode())

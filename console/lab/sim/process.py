@@ -35,7 +35,8 @@ class Process:
 
     # --- faults ---
 
-    def _fault_mark(self) -> float:
+    def _fault_mark(self) -> int:
+        """Which writing of the file is in force."""
         with contextlib.suppress(OSError):
             return self.fault_file.stat().st_mtime_ns
         return 0
@@ -56,10 +57,11 @@ class Process:
             counter = self.fault_file.with_suffix(".count")
             done = 0
             with contextlib.suppress(OSError, ValueError):
-                done = int(counter.read_text())
+                of, count = counter.read_text().split()
+                done = int(count) if int(of) == self._fault_seen else 0
             if done >= fault.times:
                 return None
-            counter.write_text(str(done + 1))
+            counter.write_text(f"{self._fault_seen} {done + 1}")
         return failures.cause(fault.cause, phase)
 
     # --- ends ---

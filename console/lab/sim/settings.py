@@ -75,7 +75,7 @@ def load(path: Path) -> SimSettings:
 
 def save(settings: SimSettings, path: Path) -> None:
     """Write the settings as JSON."""
-    _replace(path, msgspec.json.encode(settings))
+    write_whole(path, msgspec.json.encode(settings))
 
 
 def set_fault(state_dir: Path, gpu: int, fault: Fault | None) -> None:
@@ -84,8 +84,7 @@ def set_fault(state_dir: Path, gpu: int, fault: Fault | None) -> None:
     ``None`` mends it (whatever the settings say).
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    (state_dir / f"fault{gpu}.count").unlink(missing_ok=True)
-    _replace(state_dir / f"fault{gpu}.json", msgspec.json.encode(fault or Fault()))
+    write_whole(state_dir / f"fault{gpu}.json", msgspec.json.encode(fault or Fault()))
 
 
 def fault(settings: SimSettings, gpu: int) -> Fault:
@@ -96,7 +95,8 @@ def fault(settings: SimSettings, gpu: int) -> Fault:
     return settings.faults.get(str(gpu), Fault())
 
 
-def _replace(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file in place whole: whoever reads it sees the old one or the new one."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(data)
     part.replace(path)

@@ -58,7 +58,8 @@ def render(
 ) -> str:
     """The prompt for these messages, up to where the model begins to speak.
 
-    ``tools`` are the members ``function`` of the request's tools, as SGLang passes them on.
+    ``tools`` and ``messages`` are as SGLang passes them on (``bodies.tools_for_template`` and
+    ``messages_for_template``).
     """
     parts: list[str] = []
     first_is_system = bool(messages) and messages[0].get("role") == "system"

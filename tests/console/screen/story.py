@@ -25,6 +25,7 @@ from remote.protocol import (
     Answer,
     Answers,
     Batches,
+    Decide,
     Done,
     Down,
     Epoch,
@@ -92,6 +93,8 @@ STEPS: tuple[tuple[StepName, float], ...] = (
     ("compare", 1),
     ("resume", 1),
 )
+JUDGED_S = 120.0
+"""How long a canary is looked at where nobody decides."""
 PHASES = ("loading weights", "allocating caches", "capturing graphs", "warming up")
 
 
@@ -163,6 +166,8 @@ class Story:
             ),
         ]
         self.swap: Swap | None = None
+        self.kept = False
+        """Whether somebody has promoted the canary."""
         self.status: Any = "running"
         self.alive = True
         self.done = 9_871.0
@@ -325,7 +330,7 @@ class Story:
             step = steps[i]
             server = self.servers[step.gpu]
             took = self.now - (step.began or self.now)
-            length = dict(STEPS)[step.name]
+            length = {**dict(STEPS), "judge": 0.0 if self.kept else JUDGED_S}[step.name]
             text = step.text
             match step.name:
                 case "pause":
@@ -347,6 +352,8 @@ class Story:
                     text = "37 → 72 slots"
                 case "resume":
                     server.dispatch = "run"
+                case "judge":
+                    swap = replace(swap, text=f"canary GPU {step.gpu}: ×1.58 of the others so far")
             if took >= length:
                 step = replace(step, state="done", ended=self.now)
                 if step.name == "resume":
@@ -505,7 +512,7 @@ class Story:
 
     async def run(self) -> None:
         """Connect, then a snapshot a second."""
-        self.on_link(Link("connecting", "ct200", self.now))
+        self.on_link(Link("connecting", "connecting to 10.1.2.6", self.now))
         await asyncio.sleep(0)
         self.on_link(Link("connected", "root@10.1.2.6 → pct 200", self.now))
         self.tell()
@@ -607,6 +614,8 @@ class Story:
                 return LogPart(source, 1, 0, 0, server.lines[-lines:])
             case Restart():
                 return self.restart(request)
+            case Decide(keep=keep):
+                return self.decide(keep)
             case Rollback():
                 return self.restart(Restart(self.spec, self.epochs[-2].flags))
             case RunControl(do=do):
@@ -641,6 +650,8 @@ class Story:
         gpus = request.gpus if request.gpus is not None else [s.gpu for s in self.servers]
         names = [n for n, _ in STEPS]
         steps = [SwapStep(gpu, name) for gpu in gpus for name in names]
+        if request.strategy == "canary":
+            steps.insert(len(names), SwapStep(gpus[0], "judge"))
         if request.strategy == "all":
             steps = [SwapStep(gpu, name) for name in names for gpu in gpus]
         swap = Swap(
@@ -661,7 +672,7 @@ class Story:
             if old.get(n) != new.get(n)
         ]
         if not request.dry_run:
-            self.swap = swap
+            self.swap, self.kept = swap, False
             self.epochs.append(Epoch(swap.to_epoch, self.now, new, "ops", request.why))
             self.tell()
         warnings = (
@@ -671,6 +682,20 @@ class Story:
         )
         slots = 72 if new.get("mamba-scheduler-strategy") == "no_buffer" else 37
         return Plan(swap, diff, warnings, slots)
+
+    def decide(self, keep: bool) -> Done:
+        """Promote the canary, or put the old flags back at once."""
+        swap = self.swap
+        if swap is None or swap.state != "doing":
+            raise FeedError("no swap is under way")
+        if keep:
+            self.kept = True
+            return Done("the new flags are kept")
+        for server in self.servers:
+            server.slots, server.epoch, server.state = 37, 2, "ready"
+        self.swap = replace(swap, state="rolled back", ended=self.now, text="taken back by ops")
+        self.tell()
+        return Done("the previous flags come back")
 
 
 def connect(**options: Any) -> Callable[..., Story]:

@@ -144,4 +144,6 @@ def test_the_documentation_names_every_key() -> None:
     text = (Path(__file__).parents[3] / "console" / "docs" / "console.md").read_text("utf-8")
     for action in ACTIONS:
         keys = " ".join(f"`{key_name(key)}`" for key in action.keys)
-        assert f"| {keys} | {action.title} | {action.help}" in text, action.name
+        asks = "" if action.danger == "none" else " Asks first."
+        where = f" *({', '.join(sorted(action.screens))})*" if action.screens else ""
+        assert f"| {keys} | {action.title} | {action.help}{asks}{where} |" in text, action.name

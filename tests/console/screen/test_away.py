@@ -13,6 +13,7 @@ from console.app import StokerApp
 from console.model import Link, State, reduce
 from console.prefs import Prefs, Seen
 from console.screens.away import AwayScreen
+from console.screens.run import RunScreen
 from remote.protocol import Event
 from tests.console.screen.story import BEGAN, Story, connect
 
@@ -82,4 +83,6 @@ async def test_the_panel_comes_by_itself_after_a_night(
         await until(pilot, lambda: not isinstance(app.screen, AwayScreen))
         await pilot.press("w")
         await until(pilot, lambda: isinstance(app.screen, AwayScreen))
+        await pilot.press("g")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
     assert prefs.read().seen["ct200"].time >= now

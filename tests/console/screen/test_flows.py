@@ -10,25 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from console import prefs, themes
+from console import flags, model, prefs, themes
 from console.app import StokerApp
 from console.model import GAP, LogRing
+from console.screens.config import Epochs
 from console.screens.confirm import Confirm
 from console.screens.events import EventsScreen
 from console.screens.fleet import FleetScreen, heights
-from console.screens.logs import LogPane, LogsScreen, grid
+from console.screens.logs import LogsScreen, grid
 from console.screens.restart import RestartScreen
 from console.widgets.cards import Cards, arrange
+from console.widgets.filter_line import MOST, FilterLine
+from console.widgets.log_pane import LogPane
+from console.widgets.paint import Painted
 from console.widgets.pane import Pane
 from remote.protocol import (
+    Decide,
     Down,
+    Epoch,
+    Event,
+    Happened,
     LogPart,
+    Request,
     Restart,
+    Result,
     RunControl,
     RunStart,
+    Skipped,
     Snapshot,
     Up,
 )
@@ -75,6 +87,11 @@ class Driven:
     def sent(self, kind: type) -> list[Any]:
         """Requests of a kind that the agent got."""
         return [r for r in self.story.calls if isinstance(r, kind)]
+
+
+def painted(widget: Painted) -> list[str]:
+    """The lines of a widget as text."""
+    return ["".join(text for text, _ in line) for line in widget._lines]
 
 
 @asynccontextmanager
@@ -164,6 +181,135 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
         await one.until(lambda: "×1.95" not in one.screen())
 
 
+async def test_the_word_is_typed_without_help_and_each_way_has_its_own_plan() -> None:
+    """No flag is offered to complete it; what another strategy costs is asked for anew."""
+    async with driven() as one:
+        await one.keys("r", "enter")
+        await one.until(lambda: "type restart" in one.screen())
+        dialog = one.app.screen
+        assert isinstance(dialog, RestartScreen)
+        entry = dialog.query_one(Input)
+        assert flags.complete("r", dialog.after) is not None
+        await one.write("r")
+        for _ in range(5):
+            await one.pilot.pause()
+        assert entry._suggestion == ""
+        await one.keys("tab")
+        await one.until(lambda: [r.strategy for r in one.sent(Restart)] == ["rolling", "all"])
+        await one.keys("tab")
+        await one.until(lambda: one.sent(Restart)[-1].strategy == "canary")
+        await one.sees("one GPU first")
+        assert entry.value == "r"
+        assert all(r.dry_run for r in one.sent(Restart))
+
+
+async def canary(one: Driven) -> None:
+    """Start one, and wait until it is judged."""
+    await one.keys("r")
+    await one.write("mamba-scheduler-strategy=no_buffer")
+    await one.keys("enter", "enter")
+    await one.until(lambda: "type restart" in one.screen())
+    await one.keys("tab", "tab")
+    await one.until(lambda: one.sent(Restart)[-1].strategy == "canary")
+    await one.write("restart")
+    await one.keys("enter")
+    await one.until(lambda: not one.sent(Restart)[-1].dry_run)
+    await one.keys("K")
+    await one.sees("nothing waits for it")
+    one.story.advance(60)
+    one.story.tell()
+    await one.sees("canary GPU 0: ×1.58")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_canary_is_kept_by_a_key(size: tuple[int, int]) -> None:
+    """What it waits for stands there with the keys; then the other servers follow."""
+    async with driven(size) as one:
+        await one.keys("K")
+        await one.sees("no swap is under way")
+        assert isinstance(one.app.screen, FleetScreen)
+        await canary(one)
+        assert "K keep" in one.screen()
+        assert "B take back" in one.screen()
+        await one.keys("K")
+        await one.until(lambda: isinstance(one.app.screen, Confirm))
+        assert "stoker confirm ct200" in one.screen()
+        await one.keys("n")
+        assert one.sent(Decide) == []
+        await one.keys("K", "y")
+        await one.until(lambda: one.sent(Decide) == [Decide(keep=True)])
+        one.story.advance(600)
+        one.story.tell()
+        await one.sees("×1.95")
+
+
+async def test_a_canary_is_taken_back_by_a_key() -> None:
+    """The cost is that of the servers it has, not of the fleet."""
+    async with driven() as one:
+        await canary(one)
+        await one.keys("B")
+        await one.until(lambda: isinstance(one.app.screen, Confirm))
+        assert "stoker confirm --back ct200" in one.screen()
+        running = one.app.state.servers[0].running
+        assert f"Now: {running} requests in flight" in one.screen()
+        await one.keys("y")
+        await one.until(lambda: one.sent(Decide) == [Decide(keep=False)])
+        await one.sees("rolled back")
+
+
+async def test_a_link_that_does_not_answer_freezes_nothing() -> None:
+    """Requests are on their way beside the screen: keys go on working meanwhile."""
+    async with driven() as one:
+        never = asyncio.Event()
+
+        async def mute(request: Request, timeout: float = 30) -> Result:
+            one.story.calls.append(request)
+            await never.wait()
+            raise AssertionError
+
+        one.story.call = mute  # type: ignore[method-assign]
+        await one.keys("p", "plus", "left_square_bracket", "3", "d", "y")
+        await one.until(lambda: one.sent(Down))
+        assert one.sent(RunControl)
+        await one.keys("l")
+        await one.until(lambda: isinstance(one.app.screen, LogsScreen))
+        await one.keys("T")
+        await one.until(lambda: isinstance(one.app.focused, Input))
+        await one.write("17:05")
+        await one.keys("enter", "e")
+        await one.until(lambda: isinstance(one.app.screen, EventsScreen))
+
+
+async def test_a_run_that_died_has_nothing_in_flight() -> None:
+    """Its last numbers are those of a process that is gone."""
+    async with driven((160, 40)) as one:
+        await one.sees("in flight")
+        assert "prompts/s" in one.screen()
+        one.story.alive = False
+        one.story.tell()
+        await one.sees("not running")
+        assert "in flight" not in one.screen()
+        assert "prompts/s" not in one.screen().splitlines()[2]
+        await one.keys("g")
+        await one.until(lambda: one.screen().count("not running") > 8)
+
+
+async def test_a_picture_that_cannot_be_saved_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder the console was started in may be gone."""
+    async with driven() as one:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        await one.keys("P")
+        await one.sees("the picture was not saved")
+        monkeypatch.chdir(tmp_path)
+        await one.keys("P")
+        await one.until(lambda: list(tmp_path.glob("*.svg")))
+
+
 async def test_the_run_screen_says_where_sources_disagree() -> None:
     """The batch files are asked themselves."""
     async with driven() as one:
@@ -201,6 +347,31 @@ async def test_an_earlier_epoch_is_a_starting_point() -> None:
         assert one.app.screen.edits == {"mem-fraction-static": 0.80}
         await one.keys("enter")
         await one.sees("0.85 → 0.8")
+
+
+async def test_a_click_chooses_the_epoch_it_points_at() -> None:
+    """Also in a table that has scrolled; below the last row it chooses nothing."""
+    async with driven((120, 24)) as one:
+        one.story.epochs[:0] = [Epoch(n - 40, 1_000.0 + n, {"x": n}) for n in range(40)]
+        for server in one.story.servers:
+            server.epoch = len(one.story.epochs)
+        one.story.tell()
+        await one.keys("c")
+        await one.sees("epoch")
+        table = one.app.screen.query_one(Epochs)
+        await one.keys(*["down"] * 20)
+        shown = [int(line[1:6]) for line in painted(table)[1:]]
+        await one.pilot.click(Epochs, offset=(5, 3))
+        await one.pilot.pause()
+        assert [line[:6] for line in painted(table) if line[0] == "▸"] == [f"▸{shown[2]:>5}"]
+    async with driven((120, 40)) as one:
+        await one.keys("c")
+        await one.sees("epoch")
+        table = one.app.screen.query_one(Epochs)
+        await one.keys("down")
+        await one.pilot.click(Epochs, offset=(5, 3))
+        await one.pilot.pause()
+        assert table.chosen == 1
 
 
 async def test_a_refused_plan_stays_in_the_dialog() -> None:
@@ -359,6 +530,37 @@ async def test_a_bad_pattern_is_told_and_changes_nothing() -> None:
         assert [p.count for p in one.app.screen.query(LogPane)] >= counts
 
 
+async def test_a_paste_without_brackets_is_one_search() -> None:
+    """Six thousand keys, each its own: looked for once they rest, cut at the most a filter has."""
+    async with driven() as one:
+        await one.keys("l")
+        await one.until(lambda: all(p.count for p in one.app.screen.query(LogPane)))
+        screen = one.app.screen
+        assert isinstance(screen, LogsScreen)
+        searches = 0
+        plain = screen.refilter
+
+        def counted() -> None:
+            nonlocal searches
+            searches += 1
+            plain()
+
+        screen.refilter = counted  # type: ignore[method-assign]
+        await one.keys("slash")
+        await one.until(lambda: isinstance(one.app.focused, Input))
+        entry = one.app.focused
+        assert isinstance(entry, FilterLine)
+        for _ in range(6_000):
+            one.app.post_message(events.Key("x", "x"))
+        await one.until(lambda: len(entry.text) == MOST)
+        await one.sees(f"{MOST} characters at most")
+        assert entry.value == "x" * MOST
+        assert searches < 20
+        assert all(p.count == 0 for p in screen.query(LogPane))
+        await one.keys("escape")
+        await one.until(lambda: all(p.count for p in screen.query(LogPane)))
+
+
 async def test_hostile_lines_are_shown_not_obeyed() -> None:
     """Markup is text, control sequences are seen, errors have their colour."""
     async with driven((220, 60)) as one:
@@ -437,6 +639,22 @@ async def test_events_can_be_filtered() -> None:
         await one.until(lambda: pane.count >= 10)
         await one.keys("escape")
         await one.until(lambda: isinstance(one.app.screen, FleetScreen))
+
+
+async def test_events_that_come_late_are_listed_in_their_place() -> None:
+    """Older ones may be asked for later; what the agent left out is counted."""
+    async with driven() as one:
+        newest = one.app.state.events[-1].id
+        one.story.on_message(Happened(Event(newest + 100, time.time(), "x", text="a late one")))
+        await one.keys("e")
+        pane = one.app.screen.query_one(Pane)
+        await one.until(lambda: any("a late one" in line for line in pane.shown()))
+        old = [Event(-n, time.time() - 9_000, "x", text=f"old {n}") for n in range(5)]
+        one.app.state = model.with_events(one.app.state, old)
+        one.story.on_message(Skipped("events", 1_234))
+        await one.until(lambda: any("old 3" in line for line in pane.shown()))
+        assert "a late one" in pane.shown()[-1]
+        await one.sees("1.2k before were not sent")
 
 
 async def test_every_screen_help_and_palette_open_at_every_size() -> None:

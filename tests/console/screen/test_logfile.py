@@ -9,7 +9,7 @@ import pytest
 
 from console import clipboard
 from console.logfile import HELD, Past, moment_of, seek, stamp
-from console.screens.logs import LogPane
+from console.widgets.log_pane import FilePane, LogPane
 from remote.agent import logs
 from remote.protocol import LogPart, ReadLog, Request, Result
 from tests.console.screen.test_flows import driven
@@ -137,7 +137,7 @@ async def test_a_pane_scrolls_back_through_the_file_and_returns(tmp_path: Path) 
         await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
         tail = logs.tail("gpu0", path, 200)
         one.app._heard(LogPart("gpu0", 7, tail.offset, tail.next, tail.lines, 0, tail.size))
-        pane = one.app.screen.query_one(LogPane)
+        pane = one.app.screen.query_one(FilePane)
         await one.until(lambda: "line 4999 " in "".join(pane.shown()[-1:]))
         for _ in range(40):
             await one.keys("home", "pageup")

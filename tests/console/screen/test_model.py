@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from console import model
-from console.model import Link, State, Trend, reduce
+from console.model import Link, State, reduce
+from console.notices import notices
+from console.trend import Trend, nice_top, shrink, steps_of
 from remote.protocol import (
     Alert,
     Epoch,
@@ -157,15 +159,15 @@ def test_age_is_judged_on_one_clock() -> None:
 
 
 def test_fleet_sums() -> None:
-    """Means are over servers that told a value."""
+    """Over servers that told a value; what nobody told is unknown, not 0."""
     story, state = told()
     sums = model.fleet(state)
-    assert (sums.servers, sums.ready, sums.failed) == (8, 8, 0)
+    assert (sums.servers, sums.ready) == (8, 8)
     assert sums.max_running == 8 * 37
     assert sums.gen_tok_s == pytest.approx(sum(story.tok_s(s) for s in story.servers))
     empty = model.fleet(State())
     assert empty.gen_tok_s is None
-    assert empty.kv_usage is None
+    assert empty.power_w is None
 
 
 def test_the_odd_one_out_is_named() -> None:
@@ -202,19 +204,19 @@ def test_overall_rate_counts_all_sessions() -> None:
 
 def codes(state: State, now: float = NOW) -> list[str]:
     """Codes of the notices, in order."""
-    return [n.code for n in model.notices(state, now)]
+    return [n.code for n in notices(state, now)]
 
 
 def test_what_is_wrong_comes_first_with_the_key_that_helps() -> None:
     """Errors, warnings, then what is worth knowing."""
     story, state = told()
     assert codes(state) == ["verdict"]
-    assert model.notices(state, NOW)[0].action == "restart"
+    assert notices(state, NOW)[0].action == "restart"
     story.servers[3].state, story.servers[3].cause = "failed", "CUDA out of memory"
     story.alerts = [Alert("eta", "208 h", 0, "error")]
     story.servers[5].speed = 0.5
     state = reduce(state, story.snapshot(), NOW)
-    found = model.notices(state, NOW)
+    found = notices(state, NOW)
     assert [n.code for n in found] == [
         "server.failed",
         "eta",
@@ -229,10 +231,21 @@ def test_a_lost_link_is_said_with_the_age_of_what_is_shown() -> None:
     """Before everything else."""
     _, state = told()
     lost = replace(state, link=Link("reconnecting", "no answer from 10.1.2.6"))
-    first = model.notices(lost, NOW + 90)[0]
+    first = notices(lost, NOW + 90)[0]
     assert first.level == "error"
     assert "no answer from 10.1.2.6" in first.text
     assert "1m30s old" in first.text
+
+
+def test_before_the_first_look_nothing_is_said_to_be_well() -> None:
+    """An empty list reads as "nothing stands out"."""
+    for link, text in (
+        (Link("connecting"), "connecting …"),
+        (Link("connecting", "connecting to 10.1.2.6"), "connecting to 10.1.2.6 …"),
+        (Link("connected", "root@10.1.2.6 → pct 200"), "connected …"),
+    ):
+        found = notices(State(link=link), NOW)
+        assert [(n.level, n.text) for n in found] == [("info", text)]
 
 
 def test_nothing_up_and_nothing_running_are_said_with_a_key() -> None:
@@ -243,17 +256,17 @@ def test_nothing_up_and_nothing_running_are_said_with_a_key() -> None:
     for server in story.servers:
         server.state = "stopped"
     state = reduce(State(), story.snapshot(), NOW)
-    assert [(n.code, n.action) for n in model.notices(state, NOW)] == [("fleet.down", "up")]
+    assert [(n.code, n.action) for n in notices(state, NOW)] == [("fleet.down", "up")]
     for server in story.servers:
         server.state = "ready"
     state = reduce(State(), story.snapshot(), NOW)
-    assert [(n.code, n.action) for n in model.notices(state, NOW)] == [("run.none", "run.go")]
+    assert [(n.code, n.action) for n in notices(state, NOW)] == [("run.none", "run.go")]
 
 
 def test_the_verdict_names_what_holds_the_run_back() -> None:
     """Once, also where its own sentence does not."""
     state = replace(told()[1], verdict=Verdict(NOW, "1.9 prompts/s", bound_by="KV cache"))
-    texts = [n.text for n in model.notices(state, NOW)]
+    texts = [n.text for n in notices(state, NOW)]
     assert texts == ["1.9 prompts/s. Held back by KV cache"]
 
 
@@ -283,7 +296,6 @@ def test_the_best_epoch_needs_time_to_count() -> None:
     assert model.winner([one]) is None
     assert model.winner([one, two]) is None
     assert model.winner([one, two, three]) is three
-    assert model.gain(one, three) == pytest.approx(800 / 600)
 
 
 def test_a_trend_is_the_same_watched_or_loaded() -> None:
@@ -316,14 +328,14 @@ def test_a_trend_is_bounded() -> None:
 )
 def test_scales_are_round(value: float, top: float) -> None:
     """And never below the value."""
-    assert model.nice_top(value) == pytest.approx(top)
-    assert (model.nice_top(value) / model.steps_of(model.nice_top(value))) > 0
+    assert nice_top(value) == pytest.approx(top)
+    assert (nice_top(value) / steps_of(nice_top(value))) > 0
 
 
 def test_shrinking_keeps_means_and_holes() -> None:
     """No more values than can be drawn."""
-    assert model.shrink([1.0, 3.0, None, None], 2) == [2.0, None]
-    assert model.shrink([1.0], 5) == [1.0]
+    assert shrink([1.0, 3.0, None, None], 2) == [2.0, None]
+    assert shrink([1.0], 5) == [1.0]
 
 
 def test_the_cost_of_a_restart_is_said() -> None:

@@ -1,0 +1,129 @@
+"""What is wrong now and what is worth knowing, in sentences, each with the action that helps.
+
+Pure functions of a :class:`console.model.State`, as everything there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from console.model import ON, State, age, outliers
+from console.text import duration
+
+Level: TypeAlias = Literal["good", "info", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing to know now; ``action`` names the action of the registry that helps."""
+
+    level: Level
+    text: str
+    action: str = ""
+    gpu: int | None = None
+    code: str = ""
+
+
+_WEIGHT: Final[dict[Level, int]] = {"error": 0, "warning": 1, "info": 2, "good": 3}
+
+
+def notices(state: State, now: float) -> list[Notice]:
+    """What is wrong, worst first, then what is worth knowing; empty where nothing stands out."""
+    found: list[Notice] = []
+    link = state.link
+    if link.state in ("failed", "reconnecting", "closed"):
+        old = age(state, now)
+        shown = "" if old is None else f"; what is shown is {duration(old)} old"
+        helps = "deploy" if "deploy" in link.text else ""
+        found.append(Notice("error", f"{link.text or link.state}{shown}", helps, None, "link"))
+    elif link.state == "read-only":
+        text = link.text or "this console may only look"
+        helps = "deploy" if "deploy" in text else ""
+        found.append(Notice("warning", text, helps, None, "link"))
+    if state.received is None:
+        if not found:  # nothing is known, which is not the same as nothing being wrong
+            doing = link.text if link.state == "connecting" and link.text else link.state
+            found.append(Notice("info", f"{doing} …", "", None, "link"))
+        return found
+
+    found += _down(state, "failed", "it ended without a word", "up")
+    found += _down(state, "stalled", "no token is produced", "restart")
+
+    shown = " ".join(n.text for n in found)
+    covered = ("server.failed.", "server.stalled.", "run.problem")
+    hot = {int(a.code[4:]) for a in state.alerts if a.code[:4] == "hot." and a.code[4:].isdigit()}
+    found += [
+        Notice(alert.level, alert.text, _HELPS.get(alert.code, ""), None, alert.code)
+        for alert in state.alerts
+        if alert.text and alert.text not in shown and not alert.code.startswith(covered)
+    ]
+
+    progress = state.progress
+    if progress is not None and progress.problem and progress.problem not in shown:
+        found.append(Notice("error", progress.problem, "", None, "run.problem"))
+    if state.run.alive and progress is not None and progress.status == "paused":
+        found.append(Notice("warning", "The run is paused", "run.go", None, "run.paused"))
+    if state.link.state == "replay":
+        return sorted(found, key=lambda n: _WEIGHT[n.level])
+    up = sum(s.state in ON for s in state.servers.values())
+    if not up and state.numbers:
+        found.append(Notice("warning", "No server is up", "up", None, "fleet.down"))
+    elif not state.run.alive and not state.run.foreign:
+        left = progress is None or progress.status != "done"
+        if left:
+            ended = "" if state.run.exit in (None, 0, 130) else f" (it ended with {state.run.exit})"
+            found.append(
+                Notice("warning", f"No run is generating{ended}", "run.go", None, "run.none")
+            )
+
+    found += [
+        Notice("warning", odd.text, "logs", odd.gpu, f"outlier.{odd.metric}")
+        for odd in [o for o in outliers(state) if o.metric != "temperature_c" or o.gpu not in hot][
+            :3
+        ]
+    ]
+
+    verdict = state.verdict
+    outdated = verdict is not None and bool(state.epochs) and verdict.time < state.epochs[-1].since
+    if verdict is not None and not outdated and (verdict.text or verdict.bound_by):
+        level: Level = "good" if verdict.good else "info" if verdict.good is None else "warning"
+        text = verdict.text
+        if verdict.bound_by and verdict.bound_by.casefold() not in text.casefold():
+            text = (
+                f"{text.rstrip('. ')}. Held back by {verdict.bound_by}"
+                if text
+                else (f"Held back by {verdict.bound_by}")
+            )
+        action = "restart" if verdict.bound_by and verdict.good is not True else ""
+        found.append(Notice(level, text, action, None, "verdict"))
+    if progress is not None and progress.status == "done":
+        found.append(Notice("good", f"Done: {progress.completed:,} completions", "", None, "done"))
+    return sorted(found, key=lambda n: _WEIGHT[n.level])
+
+
+def _down(state: State, status: str, silent: str, action: str) -> list[Notice]:
+    """Servers in a bad state, one notice a cause: eight with the same one are one thing to read."""
+    causes: dict[str, list[int]] = {}
+    for gpu, server in sorted(state.servers.items()):
+        if server.state == status:
+            causes.setdefault(server.cause or silent, []).append(gpu)
+    return [
+        Notice(
+            "error",
+            f"GPU {', '.join(map(str, gpus))} {status}: {cause}",
+            action,
+            gpus[0],
+            f"server.{status}",
+        )
+        for cause, gpus in causes.items()
+    ]
+
+
+_HELPS: Final[Mapping[str, str]] = {
+    "eta": "restart",
+    "run.failed": "run.go",
+    "gpu.missing": "events",
+    "s3": "run",
+}
