@@ -29,6 +29,19 @@ async def connect(server: Host, **options: object) -> asyncssh.SSHClientConnecti
     return await asyncssh.connect("lab", config=[str(server.layout.config)], **options)
 
 
+def test_half_written_keys_are_made_anew(tmp_path: Path) -> None:
+    """A full disk leaves such; those that are whole are kept."""
+    (tmp_path / "id.part").write_text("-----BEGIN")
+    (tmp_path / "id.pub").touch()
+    host.make_keys(tmp_path)
+    key = asyncssh.read_private_key(tmp_path / "id")
+    assert key.public_data == asyncssh.read_public_key(tmp_path / "id.pub").public_data
+    whole = (tmp_path / "id").read_bytes()
+    host.make_keys(tmp_path)
+    assert (tmp_path / "id").read_bytes() == whole
+    assert (tmp_path / "id").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.skipif(not shutil.which("ssh"), reason="needs OpenSSH's client")
 async def test_openssh_client(server: Host) -> None:
     """The configuration is OpenSSH's, and bytes and exit codes pass."""

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import asyncssh
@@ -19,7 +19,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from console import config
-from console.lab import container, ports, s3
+from console.lab import container, job, ports, s3
 from console.lab.container import Container
 from console.lab.lab import STORY, Known, Lab, LabError, Options, as_it_was
 
@@ -156,6 +156,70 @@ async def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(LabError, match="another `stoker lab` is at work"):
             async with Lab(Options(folder=tmp_path / "b", s3=False)):
                 pass
+
+
+async def test_refused_lab_ends_nothing_of_the_one_at_work(tmp_path: Path) -> None:
+    """What runs in a folder is ended by the lab that has it."""
+    async with Lab(Options(gpus=1, count=1, folder=tmp_path, s3=False)) as lab:
+        marks = {"STOKER_LAB": str(lab.folder), "STOKER_CONTAINER": "200"}
+        inner = await asyncio.create_subprocess_exec("sleep", "300", env={**os.environ, **marks})
+        with pytest.raises(LabError, match="another `stoker lab` is at work"):
+            async with Lab(Options(folder=tmp_path, s3=False)):
+                pass
+        assert inner.returncode is None
+        assert await inside(lab, "echo", "there") == "there\n"
+    assert await asyncio.wait_for(inner.wait(), 10) == -9
+
+
+async def test_dead_service_is_told(tmp_path: Path) -> None:
+    """Nothing goes on without it."""
+    async with Lab(Options(gpus=1, count=1, folder=tmp_path, s3=False)) as lab:
+        lab.check()
+        (host,) = (service.process for service in lab._services)
+        host.kill()
+        await asyncio.to_thread(host.wait)
+        with pytest.raises(LabError, match="the lab's host has died: start the lab again"):
+            lab.check()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk that is too small for a lab."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def resize(disk: Path, size: str) -> None:
+    """Make it larger."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+
+
+async def test_full_disk(small: Path) -> None:
+    """One line; with room made the same command works, whatever was half written."""
+    options = Options(gpus=1, count=2, s3=False, folder=small / "lab")
+    for size in ("64k", "128k", "256k"):
+        resize(small, size)
+        with pytest.raises(LabError, match="No space left on device: mend that, or name another"):
+            async with Lab(options):
+                pass
+    resize(small, "64m")
+    async with Lab(options) as lab:
+        assert await inside(lab, "echo", "there") == "there\n"
+
+
+async def test_job_that_breaks_off_is_told(tmp_path: Path) -> None:
+    """Beside an open console nobody waits for it."""
+    said: list[str] = []
+    async with Lab(Options(gpus=1, count=1, folder=tmp_path, s3=False)) as lab:
+        await job.go_on(lab, said.append)
+    (line,) = said
+    assert line.startswith("the lab's job: ")
+    assert "stoker deploy" in line
 
 
 async def test_taken_s3_port(tmp_path: Path) -> None:

@@ -179,6 +179,23 @@ def test_unknown_target(settings: Path) -> None:
     assert said.status == 2
 
 
+def test_lab_in_a_folder_with_something_in_the_way(tmp_path: Path) -> None:
+    """A lab's folder where a file stands for one of its own."""
+    (tmp_path / "mine").mkdir()
+    for name in ("lab.lock", "ct"):
+        (tmp_path / "mine" / name).touch()
+    said = stoker(tmp_path, "lab", "--serve", "--dir", "mine")
+    assert re.search(r"/mine/ct\S*: .*: mend that, or name another --dir", said.line)
+    assert said.status == 2
+
+
+def test_speed_that_is_no_number(tmp_path: Path) -> None:
+    """No server would ever be up."""
+    said = stoker(tmp_path, "lab", "--headless", "--speed", "nan")
+    assert "--speed nan: more than 0 is needed" in said.line
+    assert said.status == 2
+
+
 def test_lab_of_a_busy_folder(lab: Lab, tmp_path: Path) -> None:
     """One lab a folder."""
     said = stoker(tmp_path, "lab", "--serve", "--dir", str(lab.folder))

@@ -193,10 +193,14 @@ def test_a_card_shows_what_its_owner_does_and_cools_when_that_is_gone(smi: Smi) 
 
 
 def test_a_lost_card_fails_the_whole_query(smi: Smi) -> None:
-    (smi.state / "fault1.json").write_text('{"lost": true}')  # as an operator writes it
-    answer = smi.run(f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
-    assert answer.returncode == 15
-    assert "GPU is lost" in answer.stdout
+    def by_hand() -> None:
+        (smi.state / "fault1.json").write_text('{"lost": true}')
+
+    for lose in (by_hand, lambda: set_fault(smi.state, 1, Fault(lost=True))):
+        lose()
+        answer = smi.run(f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
+        assert answer.returncode == 15
+        assert "GPU is lost" in answer.stdout
     rest = smi.run("--query-gpu=index", "--format=csv,noheader,nounits", "-i", "0")
     assert rest.stdout == "0\n"
 

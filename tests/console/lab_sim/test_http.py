@@ -404,8 +404,16 @@ def test_an_id_is_echoed_and_may_not_be_used_twice_at_once(server: Server) -> No
 
 
 def rendered(text: str, tools: list[dict[str, Any]] | None = None, thinking: bool = True) -> str:
-    functions = [tool["function"] for tool in tools or []]
-    return template.render([{"role": "user", "content": text}], functions, thinking=thinking)
+    return template.render([{"role": "user", "content": text}], tools, thinking=thinking)
+
+
+def served(server: Server, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Tools as this release's template gets them."""
+    if tools is None or server.client.get("/server_info").json()["version"] == "0.5.23":
+        return tools
+    order = ("description", "name", "parameters")
+    functions = [{key: tool["function"][key] for key in order} for tool in tools]
+    return [{"type": "function", "function": {**one, "strict": False}} for one in functions]
 
 
 def generate(server: Server, ids: list[int], **more: Any) -> dict[str, Any]:
@@ -432,7 +440,7 @@ def test_tokenize_and_back(server: Server) -> None:
     assert by_template["count"] == len(by_template["tokens"])
     with_tools = {"messages": messages, "tools": TOOLS, "chat_template_kwargs": OFF}
     assert server.client.post("/tokenize", json=with_tools).json()["tokens"] == tokenized(
-        server, rendered("hi", TOOLS, thinking=False)
+        server, rendered("hi", served(server, TOOLS), thinking=False)
     )
     assert server.client.post("/tokenize", json={}).status_code == 400
 
@@ -446,7 +454,7 @@ def test_generate_from_tokens_gives_what_chat_gives(
     chat = server.chat(
         "What now, then?", temperature=0, chat_template_kwargs={"enable_thinking": thinking}, **more
     )
-    ids = tokenized(server, rendered("What now, then?", tools, thinking))
+    ids = tokenized(server, rendered("What now, then?", served(server, tools), thinking))
     raw = generate(server, ids)
     assert len(raw["output_ids"]) == chat["usage"]["completion_tokens"]
     assert raw["meta_info"]["prompt_tokens"] == chat["usage"]["prompt_tokens"]

@@ -261,6 +261,10 @@ def test_a_failure_may_strike_a_number_of_starts_only(tmp_path: Path) -> None:
     with lab(tmp_path, "0.5.12", faults={"0": Fault(fail="weights", times=2)}) as made:
         assert [made.start().exit() for _ in range(2)] == [-9, -9]
         made.start().ready()
+        for _ in range(2):  # written anew, it counts anew
+            (made.state / "fault1.json").write_text('{"fail": "weights", "times": 1}')
+            assert made.start(gpu=1).exit() == -9
+        made.start(gpu=1).ready()
 
 
 def test_silent_starts_and_ends_while_loading(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.lab.sim import answers, core, engine, model, parsers, prose, template
+from console.lab.sim import answers, bodies, core, engine, model, parsers, prose, template
 from console.lab.sim.answers import VARIANTS, Style
 from console.lab.sim.prose import OPENINGS
 from console.lab.sim.tokens import SPECIAL, tokenizer
@@ -121,6 +121,41 @@ def test_the_jinja_template_and_the_server_agree(
     assert rendered == template.render(messages, tools, thinking=thinking)
 
 
+def test_tools_reach_the_template_as_each_release_hands_them_over() -> None:
+    sent = [
+        {"type": "function", "function": {**TOOL, "description": "w", "more": 1}},
+        {"type": "function", "function": {"name": "f", "strict": True}},
+        {"type": "function", "function": {}},
+    ]
+    first, second = bodies.tools_for_template({"tools": sent}, new=False)
+    assert list(first["function"].items()) == [
+        ("description", "w"),
+        ("name", "get_weather"),
+        ("parameters", TOOL["parameters"]),
+        ("strict", False),
+    ]
+    bare = {"description": None, "name": "f", "parameters": None, "strict": True}
+    assert second == {"type": "function", "function": bare}
+    assert bodies.tools_for_template({"tools": sent}, new=True) == sent[:2]
+    named = {"tools": sent, "tool_choice": {"type": "function", "function": {"name": "f"}}}
+    assert bodies.tools_for_template(named, new=True) == sent[1:2]
+    assert bodies.tools_for_template({"tools": sent, "tool_choice": "none"}, new=True) == []
+    assert bodies.tools_for_template({}, new=False) == []
+
+
+def test_arguments_of_earlier_calls_reach_the_template_as_objects() -> None:
+    def calling(arguments: str) -> list[dict[str, Any]]:
+        call = {"id": "a", "function": {"name": "f", "arguments": arguments}}
+        return [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+
+    given = calling('{"x": 1}')
+    made = bodies.messages_for_template([*given, "nonsense"])
+    assert made[0] == given[0]
+    function = {"name": "f", "arguments": {"x": 1}}
+    assert made[1]["tool_calls"] == [{"id": "a", "function": function}]
+    assert bodies.messages_for_template(calling("torn {")) == calling("torn {")
+
+
 def test_the_same_prompt_has_the_same_answer_and_another_prompt_another() -> None:
     style = Style(words=QUESTION)
     one, again = (answers.compose(prompt(), 0, style) for _ in range(2))
@@ -198,6 +233,9 @@ def test_a_rendered_prompt_says_what_the_request_said() -> None:
     text = template.render(messages, [TOOL], thinking=True)
     style = answers.style_of(text, thinking=True)
     assert style.tools == [TOOL]
+    wrapped = [{"type": "function", "function": TOOL}]
+    text = template.render(messages, wrapped, thinking=True)
+    assert answers.style_of(text, thinking=True) == style
     assert style.after_tool
     assert not answers.style_of(
         template.render(messages[:1], None, thinking=True), thinking=True
