@@ -70,6 +70,7 @@ class Accounts:
         """All of progress.json that is counted here."""
         totals = self.totals
         rate, tokens = self.meter.rates()
+        uploaded = [batch for batch in self.batches.values() if batch.state != "sealed"]
         average = totals.completion_tokens / totals.completed if totals.completed else 0.0
         return Progress(
             total=self.total,
@@ -83,6 +84,8 @@ class Accounts:
             total_input_tokens=totals.prompt_tokens,
             total_output_tokens=totals.completion_tokens,
             avg_output_tokens=round(average, 1),
+            s3_uploaded=len(uploaded),
+            s3_bytes=sum(batch.bytes for batch in uploaded),
             outcomes=dict(totals.outcomes),
             failures=dict(self.failures),
             retries=dict(self.retries),

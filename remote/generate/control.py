@@ -1,7 +1,7 @@
 """``control.json``: the desired state that the agent sets and the run obeys.
 
-It is replaced atomically; the run looks at it when poked over the agent's socket and at least
-once a second by its modification time. The last one written stays in force whoever dies.
+It is replaced atomically; the run looks once a second whether it is another file. The last one
+written stays in force whoever dies.
 """
 
 from __future__ import annotations

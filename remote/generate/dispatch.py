@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import secrets
 import time
@@ -33,6 +32,7 @@ from remote.generate.recovery import TAKEN, TODO
 from remote.generate.server import Held, Server
 from remote.generate.settings import Settings
 from remote.generate.work import Work, check_line
+from remote.protocol import Reading
 
 CHECK_S = 20.0
 """How long a trial completion may take."""
@@ -63,6 +63,7 @@ class Dispatcher:
         *,
         spawn: Callable[[Any], asyncio.Task[None]],
         changed: Callable[[], None],
+        learned: Callable[[], None],
         say: Callable[[str], None],
         broken: Callable[[str], None],
     ) -> None:
@@ -81,12 +82,13 @@ class Dispatcher:
         self._accounts = accounts
         self._spawn = spawn
         self._changed = changed
+        self._learned = learned
         self._say = say
         self._broken = broken
         self._session = secrets.token_hex(4)
         """Begins every request id, so that a killed run's requests are not in the way."""
         self._deaths = Deaths()
-        self._suspects = 0
+        self._suspects: set[Job] = set()
         """Prompts of a server that may have died of them: neither queued nor in flight."""
         self._read_at = 0.0
         self._fit = context.Fit()
@@ -169,8 +171,9 @@ class Dispatcher:
             body = requests.chat_body(self.settings, server, job, self._session)
             answer = await self._client.chat(server.url, body)
         except TroubleError as trouble:
+            alone = server.guest is job
             if self._landed(server, job):
-                self._trouble(server, job, trouble)
+                self._trouble(server, job, trouble, alone=alone)
         else:
             if self._landed(server, job):
                 self._answered(server, job, answer, time.monotonic() - began, process)
@@ -213,7 +216,8 @@ class Dispatcher:
             late = [
                 job
                 for job in server.flying
-                if not job.hedged and at - job.sent_at > STRAGGLER * self._mean_latency > 0
+                if not (job.hedged or job.alone)
+                and at - job.sent_at > STRAGGLER * self._mean_latency > 0
             ]
             for job in sorted(late, key=lambda job: job.sent_at):
                 others = [o for o in self.servers.values() if o is not server and o.room(at) > 0]
@@ -269,7 +273,7 @@ class Dispatcher:
         self, server: Server, job: Job, answer: Answer, latency: float, process: str
     ) -> None:
         at = time.monotonic()
-        self._withdraw_twins(job)
+        self._withdraw(job)
         server.breaker.succeeded()
         server.sign_at = at
         server.slowest = max(server.slowest, latency)
@@ -282,7 +286,8 @@ class Dispatcher:
         job.attempts += 1
         job.alone = False
         outcome = judge(answer, tool_names(job.prompt.tools))
-        like = likeness(answer)
+        calls = answer.tool_calls or msgspec.Raw(b"null")
+        like = likeness(answer.content, answer.reasoning, calls)
         sound = self._still_sound(server, process, outcome, like, at)
         if not sound:
             self._again(job, at)
@@ -314,7 +319,7 @@ class Dispatcher:
         if process != server.process:
             return True
         server.note(outcome, like)
-        if server.proved and (why := server.degenerate()):
+        if server.proved and (why := servers.degenerate(server.last, self.settings.keep)):
             self._stop(server, why, at + PAROLE_S)
             return False
         return True
@@ -354,7 +359,8 @@ class Dispatcher:
         server.held.append(held)
         if len(server.held) < servers.PROBATION:
             return
-        if why := servers.degenerate([(h.outcome, h.likeness) for h in server.held]):
+        answers = [(h.outcome, h.likeness) for h in server.held]
+        if why := servers.degenerate(answers, self.settings.keep):
             self._stop(server, why, math.inf)
         else:
             server.proved = True
@@ -383,22 +389,32 @@ class Dispatcher:
             server.completed -= 1
         server.held.clear()
         self.recall(server)
-        others = [job for other in self.servers.values() for job in other.flying]
-        for job in [*self.work.jobs(), *others]:
-            if job.talk is not None:
-                job.talk.forget(server.url)
+        for job in self.work.jobs():
+            self._forget_turns(job, server)
+        for job in [job for other in self.servers.values() for job in other.flying]:
+            if self._forget_turns(job, server):
+                self._withdraw(job)  # it goes on from a turn that is no more
+                self._again(job, at)
         self._outbox.tidy(now=True)
 
-    def _withdraw_twins(self, job: Job) -> None:
-        """The other request of a hedged prompt is no longer wanted."""
-        if job.hedged:
-            for server in self.servers.values():
-                if (task := server.flying.pop(job, None)) is not None:
-                    task.cancel()
+    def _forget_turns(self, job: Job, server: Server) -> bool:
+        forgot = job.talk is not None and job.talk.forget(server.url)
+        if forgot:
+            self._outbox.drop(job.index)
+        return forgot
+
+    def _withdraw(self, job: Job) -> None:
+        """Where it is still in flight, its answer is no longer wanted."""
+        for server in self.servers.values():
+            if (task := server.flying.pop(job, None)) is not None:
+                task.cancel()
+                if server.guest is job:
+                    server.guest = None
 
     # --- failures ---
 
-    def _trouble(self, server: Server, job: Job, trouble: TroubleError) -> None:
+    def _trouble(self, server: Server, job: Job, trouble: TroubleError, *, alone: bool) -> None:
+        """``alone``: nothing else was in flight there."""
         at = time.monotonic()
         cause = trouble.cause
         self._accounts.retries[cause] += 1
@@ -409,7 +425,6 @@ class Dispatcher:
                 self._again(job, at)
                 return
             job.attempts += 1
-            self._withdraw_twins(job)
             self._give_up(job, server, "rejected", trouble.text, trouble.status)
             return
         if cause == "abort":
@@ -427,8 +442,8 @@ class Dispatcher:
             server.refused_work(at, trouble.after)
         if cause == "reset" and server.dispatch == "run":
             server.crashed.append(job)
-            if job.alone:
-                self._suspects += 1  # until a trial shows whether the server died of it
+            if alone:
+                self._suspects.add(job)  # until a trial shows whether the server died of it
                 return
         if (gone or cause == "busy" or server.breaker.is_open) and job.free < FREE:
             if cause in ("reset", "timeout", "server", "garbage"):
@@ -437,7 +452,6 @@ class Dispatcher:
             return
         job.attempts += 1
         if job.attempts > self.settings.retries:
-            self._withdraw_twins(job)
             self._give_up(job, server, "failed", trouble.text, trouble.status)
         else:
             self._again(job, at, wait=True)
@@ -445,13 +459,16 @@ class Dispatcher:
     def _give_up(
         self, job: Job, server: Server, outcome: Outcome, reason: str, status: int | None
     ) -> None:
+        """For good: an answer that is still under way elsewhere comes too late."""
+        self._withdraw(job)
         self._outbox.put(requests.given_up(job, server.url, outcome, reason, status))
 
     def _lost(self, server: Server) -> None:
         """Nobody listens there: what comes back is another process (the agent knows it itself)."""
         if server.crashed:
             self._died(server)
-        if not self.settings.agent and server.proved:
+        known = server.proved or server.held or server.stopped
+        if not self.settings.agent and known:
             self.settle(server)
             server.incarnation += 1
             server.new_process(f"{self._session}.{server.incarnation}")
@@ -460,12 +477,14 @@ class Dispatcher:
         """A server died by itself: what was in flight is remembered for it."""
         at = time.monotonic()
         crashed, server.crashed = server.crashed, []
+        ordinary = []
         for job in crashed:
-            if job.alone and self._suspects:
-                self._suspects -= 1
+            if job in self._suspects:
+                self._suspects.remove(job)
                 reason = "three servers died with it in flight, the last one with nothing else"
                 self._give_up(job, server, "quarantined", reason, None)
-        ordinary = [job for job in crashed if not job.alone]
+            else:
+                ordinary.append(job)
         for job in self._deaths.died(at, server.url, ordinary):
             job.alone = True
         self._changed()
@@ -475,8 +494,8 @@ class Dispatcher:
         at = time.monotonic()
         crashed, server.crashed = server.crashed, []
         for job in crashed:
-            if job.alone and self._suspects:
-                self._suspects -= 1
+            if job in self._suspects:
+                self._suspects.remove(job)
                 self._again(job, at)
 
     # --- trials, samples, silence ---
@@ -533,6 +552,7 @@ class Dispatcher:
         params, settings = self._params, self.settings
         if not params.get("model") and server.model:
             params["model"] = server.model
+            self._learned()
         other = server.model and params.get("model") not in ("", server.model)
         if other and not (settings.model or settings.accept_params):
             raise TroubleError(
@@ -555,39 +575,47 @@ class Dispatcher:
 
     def sample_all(self) -> None:
         """Where no agent does it."""
-        if not self.fed:
-            for server in self.servers.values():
-                if server.engine and not server.breaker.is_open:
-                    self._spawn(self.sample(server))
+        if self.fed:
+            return
+        for server in self.servers.values():
+            if server.stopped and not self.settings.agent:
+                self._spawn(self._still_there(server))
+            elif server.engine and not server.breaker.is_open:
+                self._spawn(self.sample(server))
 
-    def heard(
-        self,
-        url: str,
-        *,
-        alive: bool,
-        running: int | None,
-        queued: int | None,
-        max_running: int | None,
-        tokens: int | None,
-    ) -> None:
+    async def _still_there(self, server: Server) -> None:
+        """A degenerate server gets no requests that could show that it was restarted."""
+        try:
+            await self._client.identify(server.url)
+        except TroubleError as trouble:
+            if trouble.cause == "refused":
+                server.breaker.open(time.monotonic())
+                self._lost(server)
+
+    def heard(self, reading: Reading) -> None:
         """A reading of the agent."""
         at = self._read_at = time.monotonic()
-        server = self.servers.get(url.rstrip("/"))
+        server = self.servers.get(reading.url.rstrip("/"))
         if server is None:
             return
-        if not alive:
+        if not reading.alive:
             if server.flying and server.dispatch == "run":
                 server.problem = "its process has ended"
                 server.breaker.open(at)
-                for job in list(server.flying):
-                    server.crashed.append(job)
-                    if job.alone:
-                        self._suspects += 1
-                        server.flying.pop(job).cancel()
+                server.crashed += server.flying
+                if (guest := server.guest) is not None and guest in server.flying:
+                    self._suspects.add(guest)
+                    self._withdraw(guest)
                 self._died(server)
                 self.recall(server)
             return
-        server.heard(at, running=running, queued=queued, max_running=max_running, tokens=tokens)
+        server.heard(
+            at,
+            running=reading.running,
+            queued=reading.queued,
+            max_running=reading.max_running,
+            tokens=reading.tokens,
+        )
         self.pump()
 
     def check_silence(self) -> None:
@@ -658,9 +686,9 @@ class Dispatcher:
         record = Entry(kind, entry.index, bytes(entry.data) + b"\n", seen)
         server = self.servers.get(entry.server)
         if server is not None and server.process == entry.process and server.process:
-            server.held.append(
-                Held(job, record, seen.outcome, hashlib.sha256(bytes(entry.data)).digest())
-            )
+            answer = msgspec.json.decode(entry.data, type=_Said)
+            server.completed += 1
+            server.held.append(Held(job, record, seen.outcome, answer.likeness()))
         else:
             self._outbox.put(record)
 
@@ -669,6 +697,17 @@ def _fullness(server: Server) -> float:
     return len(server.flying) / server.slots
 
 
-def likeness(answer: Answer) -> Hashable:
+def likeness(content: str | None, reasoning: str | None, tool_calls: msgspec.Raw) -> Hashable:
     """Equal for answers that say the same."""
-    return hash((answer.content, answer.reasoning, bytes(answer.tool_calls or b"")))
+    return hash((content, reasoning, bytes(tool_calls)))
+
+
+class _Said(msgspec.Struct):
+    """What a record's answer says."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw(b"null")
+
+    def likeness(self) -> Hashable:
+        return likeness(self.content, self.reasoning_content, self.tool_calls)

@@ -20,7 +20,6 @@ class Job:
         "limit",
         "line",
         "prompt",
-        "ready_at",
         "reseeds",
         "sends",
         "sent_at",
@@ -43,7 +42,6 @@ class Job:
         """Answers thrown away for their outcome, each followed by another seed."""
         self.avoid: object = None
         """The server that failed it last: another one is tried first."""
-        self.ready_at = 0.0
         self.limit: int | None = None
         """``max_tokens`` that its context leaves room for, where that is less than asked."""
         self.deaths = 0

@@ -222,15 +222,19 @@ class Ledger:
         return self._others[kind]
 
     def _create(self, path: Path) -> Appender:
-        """Open a file whose folder entry is durable before anything in it is acknowledged."""
+        """Open a file whose folder entry is durable before anything in it is acknowledged.
+
+        Also where it is there already: a killed process may have made it and not come further.
+        """
         try:
-            new = not path.exists()
             file = Appender(self._disk, path)
-            if new:
-                self._disk.sync_folder(self.folder)
         except OSError as error:
             trouble = DiskFullError if is_full(error) else DiskBrokenError
             raise trouble(f"{path.name}: {error.strerror}") from error
+        try:
+            self._disk.sync_folder(self.folder)
+        except OSError as error:
+            raise DiskBrokenError(f"{path.name}: {error.strerror}") from error
         return file
 
     def _settle(self) -> None:
@@ -271,9 +275,7 @@ class Ledger:
         self.books.number += 1
 
     def delete_local(self, batch: Batch) -> None:
-        """List a batch as deleted here, then delete it: in this order it stays done."""
-        self.list_batch(batch)
-        self.flush()
+        """Delete a batch whose line in the manifest says so already: it stays done."""
         self._disk.unlink(self.folder / batch.name)
         self._disk.sync_folder(self.folder)
 
@@ -343,7 +345,8 @@ class Writer:
         self._wake.set()
 
     def delete_local(self, batch: Batch) -> None:
-        """Delete a batch's file here; ``batch`` is its manifest line that says so."""
+        """Delete a batch's file here once ``batch``, its manifest line that says so, is durable."""
+        self.list_batch(batch)
         self._jobs.append(lambda ledger: ledger.delete_local(batch))
         self._wake.set()
 
@@ -382,7 +385,7 @@ class Writer:
                 self._work()
                 if closing and (self.stuck or not self._jobs):
                     return
-        except DiskBrokenError as error:
+        except (DiskBrokenError, OSError) as error:
             self.broken = str(error)
             self._on_broken(self.broken)
         except Exception as error:  # whatever it is, the run must hear of it
@@ -403,9 +406,9 @@ class Writer:
                 elif isinstance(job, Batch):
                     ledger.list_batch(job)
                 else:
-                    ledger.flush()
-                    self._tell()
                     try:
+                        ledger.flush()
+                        self._tell()
                         job(ledger)
                     except DiskFullError:
                         self._jobs.appendleft(job)

@@ -24,16 +24,14 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / layout.LOCK
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _taken(self._fd):
             holder = read(folder)
             os.close(self._fd)
             who = f"process {holder.pid}, since {holder.started}" if holder else "another process"
             raise LockedError(
                 f"{folder}: a run is at work here already ({who}); stop it first, or choose "
                 "another --output"
-            ) from None
+            )
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(psutil.Process().create_time()))
         data = msgspec.json.encode(LockFile(os.getpid(), started, boot_id())) + b"\n"
         os.ftruncate(self._fd, 0)
@@ -44,6 +42,18 @@ class RunLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _taken(fd: int) -> bool:
+    """Take the lock; one that :func:`held` has for an instant is waited for."""
+    for pause in (0.01, 0.05, 0.2, 0.0):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(pause)
+        else:
+            return True
+    return False
 
 
 def read(folder: Path) -> LockFile | None:

@@ -43,7 +43,6 @@ class Opened:
     recovered: Recovered
     ledger: Ledger
     totals: Totals
-    resumed: bool
 
 
 def open_run(settings: Settings) -> Opened:
@@ -102,8 +101,7 @@ def _open(settings: Settings, folder: Path, lock: RunLock) -> Opened:
     ledger = Ledger(folder, recovered.books)
     ledger.flush()
     ledger.sealed.clear()
-    resumed = recovered.done > 0 or sum(recovered.failures.values()) > 0
-    return Opened(lock, prompts, run, recovered, ledger, _totals(recovered), resumed)
+    return Opened(lock, prompts, run, recovered, ledger, _totals(recovered))
 
 
 def commit(folder: Path, run: RunFile) -> None:

@@ -21,7 +21,7 @@ from remote.generate import layout
 from remote.generate.disk import Disk, DiskFullError
 from remote.generate.ledger import Books, Tally
 from remote.generate.lock import RunLock
-from remote.generate.records import Batch, Pending, RunFile, Seen, undelta
+from remote.generate.records import SCHEMA, Batch, Pending, RunFile, Seen, undelta
 
 TODO, TAKEN, DONE, FAILED, ASIDE = range(5)
 """States of a prompt, one byte each. ``TAKEN`` is this process's own: in flight or waiting."""
@@ -48,11 +48,6 @@ class Recovered:
     repaired: int = 0
     """Lines cut, added or removed."""
 
-    @property
-    def done(self) -> int:
-        """Prompts with a record in a batch."""
-        return self.status.count(DONE)
-
 
 class _Index(Struct):
     index: int
@@ -75,7 +70,7 @@ def read_run_file(folder: Path) -> RunFile | None:
     """``run.json``, or None in a new directory or one of an earlier tool."""
     path = folder / layout.RUN
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunFile)
+        run = msgspec.json.decode(path.read_bytes(), type=RunFile)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
@@ -83,6 +78,12 @@ def read_run_file(folder: Path) -> RunFile | None:
             f"{path}: cannot be read ({error}); put it back from a copy, or remove it to have "
             "the directory taken over as one of an earlier tool"
         ) from None
+    if run.schema > SCHEMA:
+        raise RecoveryError(
+            f"{path}: schema {run.schema}, written by a newer Stoker; this one knows {SCHEMA}: "
+            "update it"
+        )
+    return run
 
 
 def recover(folder: Path, total: int, *, adopted: bool, disk: Disk | None = None) -> Recovered:
@@ -106,12 +107,12 @@ class _Recovery:
     def __init__(self, folder: Path, total: int, adopted: bool, disk: Disk) -> None:
         self.folder = folder
         self.total = total
-        self.adopted = adopted
+        self.foreign = adopted and not (folder / layout.MANIFEST).exists()
+        """Nothing here is ours yet: the writer makes its manifest first of all."""
         self.disk = disk
         self.out = Recovered(Books(), bytearray(total))
         self.listed = bytearray(total)
         """One byte a prompt: whether ``.done_indices`` has it."""
-        self.words = 0
         self.junk = 0
         """Words of ``.done_indices`` that are no index; a torn last line counts, too."""
 
@@ -138,7 +139,7 @@ class _Recovery:
 
     def _manifest(self) -> None:
         path = self.folder / layout.MANIFEST
-        for number, _, raw in self._lines(path):
+        for number, raw in self._lines(path):
             try:
                 batch = _batch(raw)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -281,14 +282,14 @@ class _Recovery:
 
     def _side(self, name: str, state: int, counts: Counter[str]) -> None:
         path = self.folder / name
-        if self.adopted and state == FAILED and not (self.folder / layout.MANIFEST).exists():
+        if self.foreign and state == FAILED:
             if path.exists():
                 target = layout.retired(self.folder, name)
                 self.disk.rename(path, target)
                 self.out.notes.append(f"{name} of the earlier tool is now {target.name}")
             return
         status = self.out.status
-        for number, _, raw in self._lines(path):
+        for number, raw in self._lines(path):
             try:
                 side = msgspec.json.decode(raw, type=_Side)
                 had = status[side.index] if side.index >= 0 else None
@@ -311,13 +312,13 @@ class _Recovery:
 
     def _read_done(self) -> None:
         listed, total = self.listed, self.total
+        good = 0
         for block in _blocks(self.folder / layout.DONE):
             words = block.split()
-            self.words += len(words)
             if block[-1:] != b"\n" and words:
                 words.pop()
-                self.words -= 1
                 self.junk += 1
+            good += len(words)
             try:
                 deque(map(listed.__setitem__, map(int, words), repeat(1)), maxlen=0)
             except (ValueError, IndexError):
@@ -326,8 +327,8 @@ class _Recovery:
                         listed[int(word)] = 1
                     else:
                         self.junk += 1
-                        self.words -= 1
-        self.junk += self.words - listed.count(1)  # what stands twice
+                        good -= 1
+        self.junk += good - listed.count(1)  # what stands twice
 
     def _mend_done(self) -> None:
         listed, done = self.listed, self.out.status.translate(_IS_DONE)
@@ -377,12 +378,11 @@ class _Recovery:
 
     # --- cutting ---
 
-    def _lines(self, path: Path) -> Iterator[tuple[int, int, bytes]]:
-        """Lines of a side file; from the first broken one on they are cut off."""
-        good = 0
+    def _lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """Numbered lines of a side file; from the first broken one on they are cut off."""
         for number, offset, raw in _split(path):
             if raw[-1:] == b"\n" and _is_object(raw):
-                good = offset + len(raw)
+                yield number, raw
                 continue
             with path.open("rb") as file:
                 file.seek(offset + len(raw))
@@ -392,19 +392,18 @@ class _Recovery:
                 raise RecoveryError(f"{path}: line {number}: broken, with good ones after it")
             fd = self.disk.open(path)
             try:
-                self._cut(fd, path, good, number)
+                self._cut(fd, path, offset, number)
                 self.disk.sync(fd, path)
             finally:
                 os.close(fd)
-            break
-        yield from _split(path)
+            return
 
     def _cut(self, fd: int, path: Path, offset: int, number: int) -> None:
         """Save what follows ``offset`` under ``torn/``, then cut it off."""
         with path.open("rb") as file:
             file.seek(offset)
             rest = file.read()
-        if path.name.startswith("completions_") and not self.adopted:
+        if path.name.startswith("completions_") and not self.foreign:
             for match in _INDEX.finditer(rest):
                 index = int(match[1])
                 if index < self.total and self.listed[index] and self.out.status[index] != DONE:
@@ -414,9 +413,8 @@ class _Recovery:
                         f"{index} from {layout.DONE} to generate it again"
                     )
         torn = self.folder / layout.TORN
-        if not torn.exists():
-            torn.mkdir()
-            self.disk.sync_folder(self.folder)
+        torn.mkdir(exist_ok=True)
+        self.disk.sync_folder(self.folder)
         self.disk.replace(torn / f"{path.name}.{offset}", rest)
         self.disk.truncate(fd, path, offset)
         self.out.repaired += 1

@@ -30,7 +30,7 @@ from remote.generate.server import Server
 from remote.generate.settings import Settings
 from remote.generate.show import Show, port, say
 from remote.generate.upload import Uploader
-from remote.protocol import Progress, Reading, RunStatus, ServerWork
+from remote.protocol import Progress, RunStatus, ServerWork
 
 TICK_S = 0.25
 POLL_S = 3.0
@@ -91,6 +91,7 @@ class Run:
             self._accounts,
             spawn=self._spawn,
             changed=self._look_for_end,
+            learned=self._renew_run_file,
             say=say,
             broken=self._broken,
         )
@@ -137,7 +138,7 @@ class Run:
             self._obey(first=True)
             check_limits(sum(server.slots for server in dispatcher.servers.values()))
             if self.settings.agent is not None:
-                self._spawn(agentlink.follow(self.settings.agent, self._heard))
+                self._spawn(agentlink.follow(self.settings.agent, dispatcher.heard))
             dispatcher.take_back(self._opened.recovered.pending)
             await self._check_all()
             if not self._over.is_set():
@@ -322,7 +323,7 @@ class Run:
             self._accounts.batches[batch.name] = gone
             self._writer.delete_local(gone)
 
-    # --- control.json, the agent ---
+    # --- control.json ---
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
@@ -370,16 +371,6 @@ class Run:
         if want.dispatch == "abort" and before != "abort" and server.flying:
             self._spawn(self._dispatcher.break_off(server))
 
-    def _heard(self, reading: Reading) -> None:
-        self._dispatcher.heard(
-            reading.url,
-            alive=reading.alive,
-            running=reading.running,
-            queued=reading.queued,
-            max_running=reading.max_running,
-            tokens=reading.tokens,
-        )
-
     # --- the clock ---
 
     async def _tick_for_ever(self) -> None:
@@ -400,11 +391,15 @@ class Run:
             if ticks % poll == 0:
                 dispatcher.sample_all()
             if ticks % run_file == 0:
-                self._writer.file(layout.RUN, encode_run(self._run_now()), durable=True)
+                self._renew_run_file()
             dispatcher.pump()
             self._look_for_end()
             ticks += 1
             await asyncio.sleep(TICK_S)
+
+    def _renew_run_file(self) -> None:
+        """The session's end, and the model once a server has named it."""
+        self._writer.file(layout.RUN, encode_run(self._run_now()), durable=True)
 
     # --- what is said of it ---
 

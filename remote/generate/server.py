@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,12 +60,12 @@ class Breaker:
         if not self.is_open and (gone or self.failures >= FAILURES):
             self.open(now)
 
-    def open(self, now: float, *, wait: float = 0.0) -> None:
-        """Stop sending; the first trial comes at once, or after ``wait`` seconds."""
+    def open(self, now: float) -> None:
+        """Stop sending; the first trial comes at once."""
         if now - self.closed_at > 30.0:
             self.pause = FIRST_PAUSE_S
         self.is_open = True
-        self.retry_at = now + wait
+        self.retry_at = now
 
     def trial_failed(self, now: float) -> None:
         """Still not well: the next trial comes later, by a jittered and growing pause."""
@@ -109,8 +109,6 @@ class Server:
     regained: int = 0
     tokens: int | None = None
     queued: int | None = None
-    running: int | None = None
-    sampled_at: float = 0.0
     sign_at: float = 0.0
     """Last sign of life: an answer, its token counter moving, or the first request in flight."""
     has_counter: bool = False
@@ -122,7 +120,6 @@ class Server:
     last: deque[tuple[str, Hashable]] = field(default_factory=lambda: deque(maxlen=PROBATION))
     stopped: str = ""
     """Why nothing more is sent to it, until another process stands there."""
-
     stopped_until: float = 0.0
 
     crashed: list[Job] = field(default_factory=list)
@@ -132,7 +129,6 @@ class Server:
 
     completed: int = 0
     output_tokens: int = 0
-    seconds: float = 0.0
     problem: str = ""
     incarnation: int = 0
 
@@ -188,7 +184,7 @@ class Server:
         tokens: int | None,
     ) -> None:
         """Take one sample of its numbers."""
-        self.running, self.queued, self.sampled_at = running, queued, now
+        self.queued = queued
         if max_running:
             self.said = max_running
         if tokens is not None:
@@ -239,21 +235,20 @@ class Server:
         self.tokens = None
 
     def note(self, outcome: str, likeness: Hashable) -> None:
-        """Remember an answer for :meth:`degenerate`."""
+        """Remember an answer for :func:`degenerate`."""
         self.last.append((outcome, likeness))
 
-    def degenerate(self) -> str:
-        """Why the last sixteen answers are no work of a sound server; empty where they may be."""
-        if len(self.last) < PROBATION:
-            return ""
-        return degenerate(list(self.last))
 
+def degenerate(answers: Collection[tuple[str, Hashable]], keep: Collection[str] = KEPT) -> str:
+    """Why sixteen answers (outcome, likeness) are no work of a sound server.
 
-def degenerate(answers: list[tuple[str, Hashable]]) -> str:
-    """The verdict on a full set of (outcome, likeness): empty where it is sound."""
+    Empty where they may be, or are fewer. ``keep`` are the outcomes that the run accepts.
+    """
+    if len(answers) < PROBATION:
+        return ""
     if len({likeness for _, likeness in answers}) == 1:
         return f"its last {len(answers)} answers, to different prompts, are all alike"
-    bad = [outcome for outcome, _ in answers if outcome not in KEPT]
+    bad = [outcome for outcome, _ in answers if outcome not in keep]
     if 2 * len(bad) > len(answers):
         worst = max(set(bad), key=bad.count)
         return f"{len(bad)} of its last {len(answers)} answers are no good (mostly {worst})"

@@ -76,12 +76,16 @@ class Talk:
             }
         )
 
-    def forget(self, server: str) -> None:
-        """Drop the answers of a server that turned out degenerate, and all that followed them."""
+    def forget(self, server: str) -> bool:
+        """Drop the answers of a server that turned out degenerate, and all that followed them.
+
+        :returns: whether there were any.
+        """
         for number, turn in enumerate(self.turns):
             if turn["server"] == server:
                 del self.turns[number:]
-                return
+                return True
+        return False
 
     def usage(self) -> Usage:
         """Tokens of all turns; a prompt that was sent again with its history counts again."""

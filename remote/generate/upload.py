@@ -76,8 +76,8 @@ class Uploader:
         self._conditional = True
         self.files = 0
         self.bytes = 0
-        self.records_waiting = 0
-        """Records of sealed batches that are not in the bucket yet."""
+        self._refused = 0
+        """Records of batches whose place in the bucket is taken."""
         self.error = ""
         self.lost: list[str] = []
         """Batches that are neither here nor in the bucket, or whose place is taken."""
@@ -88,7 +88,6 @@ class Uploader:
         for batch in batches:
             if batch.state == "sealed":
                 self._queue.append(batch)
-                self.records_waiting += batch.records
             else:
                 self._verify[batch.name] = batch
                 self.files += 1
@@ -97,9 +96,13 @@ class Uploader:
 
     def offer(self, batch: Batch) -> None:
         """A batch has just been sealed."""
-        self.records_waiting += batch.records
         self._queue.append(batch)
         self._wake.set()
+
+    @property
+    def records_waiting(self) -> int:
+        """Records of sealed batches that are not in the bucket (yet)."""
+        return self._refused + sum(batch.records for batch in self._queue.copy())
 
     @property
     def done(self) -> bool:
@@ -125,11 +128,11 @@ class Uploader:
                     self._check()
                 else:
                     self._upload(self._queue[0])
-                    self.records_waiting -= self._queue.popleft().records
+                    self._queue.popleft()
             except ConflictError as error:
                 self.error = str(error)
                 self.lost.append(str(error))
-                self._queue.popleft()
+                self._refused += self._queue.popleft().records
             except Exception as error:  # botocore raises much more than its own classes
                 self.error = explain(error, self._spec)
                 self._client = None  # credentials and endpoint are read again
@@ -173,7 +176,6 @@ class Uploader:
             self.files -= 1
             self.bytes -= batch.bytes
             if (self._folder / batch.name).exists():
-                self.records_waiting += batch.records
                 self._queue.append(batch)
             else:
                 self.lost.append(f"{batch.name}: no longer in the bucket, and not here")

@@ -105,12 +105,8 @@ class Work:
             self._ready.append(job)
             return
         pause = min(30.0, 0.5 * 2 ** min(job.attempts + job.free // 2, 10))
-        job.ready_at = now + pause * random.uniform(0.5, 1.5)
-        heapq.heappush(self._later, (job.ready_at, next(self._order), job))
-
-    def next_at(self) -> float | None:
-        """When the next waiting prompt becomes ready."""
-        return self._later[0][0] if self._later else None
+        ready_at = now + pause * random.uniform(0.5, 1.5)
+        heapq.heappush(self._later, (ready_at, next(self._order), job))
 
 
 def check_line(line: bytes) -> str:

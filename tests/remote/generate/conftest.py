@@ -17,6 +17,13 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "stand-in",
+    "AWS_SECRET_ACCESS_KEY": "stand-in",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+"""Credentials of a stand-in S3."""
+
 
 class Served:
     """One engine process; may be killed and started again on its port."""

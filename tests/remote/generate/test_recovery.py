@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import shutil
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,10 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from remote.generate import layout
-from remote.generate.ledger import Ledger
-from remote.generate.records import deltas, undelta
-from remote.generate.recovery import DONE, RecoveryError, recover
-from tests.remote.generate.crash import Quick
+from remote.generate.ledger import Ledger, Writer
+from remote.generate.lock import RunLock, held
+from remote.generate.opening import encode_run
+from remote.generate.records import SCHEMA, RunFile, deltas, undelta
+from remote.generate.recovery import DONE, RecoveryError, read_run_file, recover
+from tests.remote.generate.crash import Quick, Recorder
 from tests.remote.generate.test_crash import aside, given_up, record, states
 
 TOTAL = 40
@@ -154,6 +161,96 @@ def test_an_earlier_tools_records(tmp_path: Path) -> None:
     (tmp_path / "completions_0003.jsonl").write_text('{"index": true}\n')
     with pytest.raises(RecoveryError, match=r"completions_0003\.jsonl: line 1: not a record"):
         settle(tmp_path)
+
+
+def test_damage_in_a_directory_that_was_taken_over(tmp_path: Path) -> None:
+    """The earlier tool kept no order; from the first start on its directory is as any other."""
+    (tmp_path / "completions_0001.jsonl").write_text('{"index": 4}\n{"index": 5, "tex')
+    (tmp_path / layout.DONE).write_text("4\n5\n")
+    settle(tmp_path, adopted=True)
+    assert done_indices(tmp_path) == [4]
+    write(tmp_path, 3, 1, 2)
+    path = tmp_path / "completions_0002.jsonl.open"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1][:-9] + b"\n" + lines[2])
+    with pytest.raises(RecoveryError, match=r"open: line 2: broken, though \.done_indices has"):
+        settle(tmp_path, adopted=True)
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """Better than to write into what is not understood."""
+    run = RunFile("r", [], {}, "2026-01-01T00:00:00Z", schema=SCHEMA + 1)
+    (tmp_path / layout.RUN).write_bytes(encode_run(run))
+    with pytest.raises(RecoveryError, match="written by a newer Stoker"):
+        read_run_file(tmp_path)
+
+
+def test_an_open_batch_that_a_killed_process_had_just_made(tmp_path: Path) -> None:
+    """Its folder entry may not be durable: it is before anything in it is acknowledged."""
+    (tmp_path / "completions_000001.jsonl.open").touch()
+    recorder = Recorder(tmp_path)
+    recovered = recover(tmp_path, TOTAL, adopted=False, disk=recorder)
+    ledger = Ledger(tmp_path, recovered.books, recorder)
+    ledger.add([record(1)])
+    ledger.flush()
+    ledger.close()
+    names = [call.name for call in recorder.calls]
+    assert "sync_folder" in names[: names.index("write")]
+
+
+class Full(Quick):
+    """A disk without space until it is told."""
+
+    full = False
+
+    def write(self, fd: int, path: Path, data: bytes | memoryview) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(fd, path, data)
+
+
+def test_what_waits_while_the_disk_is_full_is_done_afterwards(tmp_path: Path) -> None:
+    """Records, and what was to follow them: seal and the new pending.jsonl."""
+    disk = Full()
+    recovered = recover(tmp_path, TOTAL, adopted=False, disk=disk)
+    problems: list[str] = []
+    acked: list[int] = []
+    writer = Writer(
+        Ledger(tmp_path, recovered.books, disk),
+        on_durable=lambda entries, _: acked.extend(entry.index for entry in entries),
+        on_problem=problems.append,
+        on_broken=problems.append,
+    )
+    (tmp_path / layout.PENDING).write_text("{}\n")
+    disk.full = True
+    writer.put(record(1))
+    writer.replace_pending([])
+    writer.seal()
+    end = time.monotonic() + 10
+    while not problems and time.monotonic() < end:
+        time.sleep(0.01)
+    assert "disk full" in problems[0]
+    assert not acked
+    disk.full = False
+    assert writer.flush(10.0)
+    assert writer.close(10.0)
+    assert acked == [1]
+    assert problems[1:] == [""]
+    assert (tmp_path / layout.PENDING).read_bytes() == b""
+    assert (tmp_path / "completions_000001.jsonl").exists()
+
+
+def test_the_lock_bears_a_look_at_it(tmp_path: Path) -> None:
+    """Whoever asks whether it is held has it for an instant; a start then waits that long."""
+    RunLock(tmp_path).release()
+    fd = os.open(tmp_path / layout.LOCK, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    looked = threading.Timer(0.03, os.close, (fd,))
+    looked.start()
+    lock = RunLock(tmp_path)
+    assert held(tmp_path)
+    lock.release()
+    assert not held(tmp_path)
 
 
 def test_indices_are_coded_shortly() -> None:

@@ -9,10 +9,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from remote import verify
+from remote import batches, verify
 from remote.generate import control, recovery
 from remote.generate.lock import LockedError
 from tests.remote.generate.conftest import Generation, Served, wait_for, write_prompts
@@ -27,6 +28,18 @@ def check(run: Generation) -> None:
 def indices(run: Generation) -> list[int]:
     """Every index with a completion record, in order."""
     return sorted(record["index"] for record in run.records())
+
+
+def agrees_with_files(run: Generation, progress: dict[str, Any]) -> None:
+    """What a finished run counts over all its lives is what its files hold."""
+    records, found = run.records(), batches.count(run.folder)
+    assert progress["completed"] == found.records == found.done_lines == len(records)
+    assert (progress["batch_files"], progress["batch_records"]) == (found.files, found.records)
+    assert progress["batch_bytes"] == found.bytes
+    for total, tokens in (("input", "prompt_tokens"), ("output", "completion_tokens")):
+        used = sum(record["usage"][tokens] for record in records)
+        assert progress[f"total_{total}_tokens"] == used
+    assert progress["outcomes"] == Counter(record["outcome"] for record in records)
 
 
 def test_a_whole_run(serve: Callable[..., Served], generation: Callable[..., Generation]) -> None:
@@ -94,7 +107,9 @@ def test_killed_again_and_again(
     assert run.wait() == 0
     assert indices(run) == list(range(900))
     check(run)
-    assert run.progress()["elapsed_hours"] > 0
+    progress = run.progress()
+    assert progress["elapsed_hours"] > 0
+    agrees_with_files(run, progress)
 
 
 def test_drain_and_resume(
@@ -242,6 +257,43 @@ def test_degenerate_server_is_stopped(
     assert "dispatch stopped" in run.text()
     assert len(bad.told()["seen"]) <= 40
     check(run)
+
+
+def test_a_degenerate_server_gets_work_once_it_is_restarted(
+    serve: Callable[..., Served], generation: Callable[..., Generation]
+) -> None:
+    """As the run advises; without an agent it has to see for itself that nobody listens there."""
+    run = generation(1200)
+    good, bad = serve(delay=1.0), serve(delay=0.05, mode="same")
+    run.start(good, bad)
+    wait_for(lambda: "dispatch stopped" in run.text())
+    bad.kill()
+    wait_for(lambda: run.progress()["servers"][bad.url]["state"] == "open", what="seen to be gone")
+    bad.settings["mode"] = "ok"
+    bad.start()
+    wait_for(lambda: run.progress()["servers"][bad.url]["state"] == "run", what="proved")
+    good.set(delay=0.02)
+    assert run.wait() == 0, run.text()
+    assert indices(run) == list(range(1200))
+    assert {record["server"] for record in run.records()} == {good.url, bad.url}
+    check(run)
+
+
+def test_another_model_is_refused_from_the_first_record_on(
+    serve: Callable[..., Served], generation: Callable[..., Generation]
+) -> None:
+    """What the servers serve is a part of the run as soon as one of them said it."""
+    run = generation(200)
+    server = serve(delay=0.2)
+    run.start(server)
+    wait_for(run.done)
+    run.kill()
+    run.wait()
+    server.set(model="huge")
+    run.start(server)
+    wait_for(lambda: "serves huge, but this run is of tiny" in run.progress().get("problem", ""))
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 130
 
 
 def test_probation_survives_a_kill(

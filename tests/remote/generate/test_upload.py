@@ -13,18 +13,12 @@ import pytest
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
-from remote import verify
+from remote import batches, verify
 from remote.generate import upload
 from remote.generate.records import Batch
 from remote.generate.upload import Uploader, explain
 from remote.protocol import S3Spec
-from tests.remote.generate.conftest import Generation, Served, wait_for
-
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "stand-in",
-    "AWS_SECRET_ACCESS_KEY": "stand-in",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
+from tests.remote.generate.conftest import KEYS, Generation, Served, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +44,14 @@ def bucket(s3_url: str, request: pytest.FixtureRequest) -> Any:
         config=Config(s3={"addressing_style": "path"}),
     )
     return s3.create_bucket(Bucket=name)
+
+
+@pytest.fixture
+def s3_options(s3_url: str, bucket: Any, tmp_path: Path) -> tuple[str, ...]:
+    """What a run is told to upload to the bucket."""
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
+    return ("--s3", f"{bucket.name}/run/", "--s3-endpoint", s3_url, "--credentials", str(keys))
 
 
 def make_batch(folder: Path, number: int, size: int = 1000) -> Batch:
@@ -128,6 +130,7 @@ def test_another_runs_object_is_an_alarm(tmp_path: Path, s3_url: str, bucket: An
     assert [b.name for b in told] == ["completions_000002.jsonl"]
     assert "another run's file: nothing was overwritten" in mine.error
     assert mine.lost
+    assert mine.records_waiting == 1
     assert bucket.Object("pre/fix/completions_000001.jsonl").metadata["run-id"] == "r0"
 
 
@@ -185,21 +188,17 @@ def test_unreachable_and_unauthorised_are_named(tmp_path: Path) -> None:
 def test_run_uploads_and_resumes(
     serve: Callable[..., Served],
     generation: Callable[..., Generation],
-    s3_url: str,
+    s3_options: tuple[str, ...],
     bucket: Any,
-    tmp_path: Path,
 ) -> None:
     """A whole run: every batch in the bucket at the end, also after kills; the last one short."""
-    keys = tmp_path / "keys"
-    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
     run = generation(1700)
     server = serve(delay=0.05)
-    options = ("--s3", f"{bucket.name}/run/", "--s3-endpoint", s3_url, "--credentials", str(keys))
-    run.start(server, options=options)
+    run.start(server, options=s3_options)
     wait_for(lambda: run.progress().get("s3_uploaded", 0) >= 1, 40)
     run.kill()
     run.wait()
-    run.start(server, options=options)
+    run.start(server, options=s3_options)
     assert run.process is not None
     pid = run.process.pid  # the progress of the one before is there until this one's first
     wait_for(lambda: run.progress().get("pid") == pid, 40)
@@ -207,7 +206,7 @@ def test_run_uploads_and_resumes(
     run.kill(signal.SIGTERM)
     assert run.wait() == 130
     assert run.progress()["not_in_s3"] > 0
-    run.start(server, options=options)
+    run.start(server, options=s3_options)
     assert run.wait() == 0
     files = {path.name: path.read_bytes() for path in run.folder.glob("completions_*.jsonl")}
     stored = {o.key.removeprefix("run/"): o.get()["Body"].read() for o in bucket.objects.all()}
@@ -224,27 +223,26 @@ def test_run_uploads_and_resumes(
 def test_retention(
     serve: Callable[..., Served],
     generation: Callable[..., Generation],
-    s3_url: str,
-    bucket: Any,
-    tmp_path: Path,
+    s3_options: tuple[str, ...],
 ) -> None:
     """By option a batch goes from the disk once it is in the bucket; it stays done."""
-    keys = tmp_path / "keys"
-    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
     run = generation(600)
     server = serve(delay=0.01)
-    options = ("--s3", f"{bucket.name}/run/", "--s3-endpoint", s3_url, "--credentials", str(keys))
-    run.start(server, options=options)
+    run.start(server, options=s3_options)
     assert run.wait() == 0
     assert len(list(run.folder.glob("completions_*"))) == 2
-    run.start(server, options=(*options, "--delete-uploaded"))
+    run.start(server, options=(*s3_options, "--delete-uploaded"))
     assert run.wait() == 0
     assert not list(run.folder.glob("completions_*"))
     asked = len(server.told()["seen"])
-    run.start(server, options=options)
+    run.start(server, options=s3_options)
     assert run.wait() == 0
     assert len(server.told()["seen"]) == asked == 600
     assert run.progress()["completed"] == 600
     assert run.progress()["s3_uploaded"] == 2
+    run.start(server)  # without S3: what is there is still there
+    assert run.wait() == 0
+    assert run.progress()["s3_uploaded"] == 2
+    assert batches.count(run.folder).uploaded == 2
     report = verify.audit(run.folder, prompts=run.prompts)
     assert not report.violations, report.violations

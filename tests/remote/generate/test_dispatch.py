@@ -1,0 +1,268 @@
+"""Who gets blamed, and what is taken back: the dispatcher over a real directory, no server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from remote.generate.accounts import Accounts
+from remote.generate.client import Client, TroubleError
+from remote.generate.dispatch import Dispatcher
+from remote.generate.job import Job
+from remote.generate.ledger import Writer
+from remote.generate.opening import open_run
+from remote.generate.outbox import Outbox
+from remote.generate.outcomes import Answer
+from remote.generate.prompts import decode
+from remote.generate.records import Pending, Usage
+from remote.generate.recovery import TAKEN, TODO
+from remote.generate.server import PROBATION, Server
+from remote.generate.settings import Settings
+from remote.protocol import Reading
+from tests.remote.generate.conftest import write_prompts
+
+ONE, TWO = "http://127.0.0.1:1", "http://127.0.0.1:2"
+
+
+class Desk:
+    """A dispatcher whose requests never end by themselves."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        prompts = write_prompts(folder / "prompts.jsonl", 40)
+        settings = Settings(prompts, folder / "out", (ONE, TWO), **changes)
+        self.opened = open_run(settings)
+        self.writer = Writer(
+            self.opened.ledger,
+            on_durable=lambda *_: None,
+            on_problem=lambda _: None,
+            on_broken=lambda _: None,
+        )
+        self.folder = settings.output
+        self.tasks: list[asyncio.Task[None]] = []
+        self.dispatcher = Dispatcher(
+            settings,
+            {},
+            Client(),
+            self.opened.prompts,
+            self.opened.recovered.status,
+            Outbox(self.writer),
+            Accounts(self.opened),
+            spawn=self.spawn,
+            changed=lambda: None,
+            learned=lambda: None,
+            say=lambda _: None,
+            broken=lambda _: None,
+        )
+        for server in self.servers:
+            server.breaker.close(0.0)
+
+    def spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        """Instead of the request."""
+        coroutine.close()
+        self.tasks.append(asyncio.get_running_loop().create_task(asyncio.sleep(3600)))
+        return self.tasks[-1]
+
+    @property
+    def servers(self) -> list[Server]:
+        """Both of them."""
+        return list(self.dispatcher.servers.values())
+
+    def job(self, index: int, **more: Any) -> Job:
+        """A prompt that was taken from the file."""
+        self.opened.recovered.status[index] = TAKEN
+        line = self.opened.prompts.line(index)
+        if more:
+            row = {"messages": [{"role": "user", "content": str(n)} for n in range(3)], **more}
+            line = json.dumps(row).encode() + b"\n"
+        return Job(index, line, decode(line))
+
+    def send(self, server: Server, *jobs: Job) -> None:
+        """Have these in flight."""
+        for job in jobs:
+            self.dispatcher._send(server, job, 1.0)
+
+    def dies(self, server: Server) -> None:
+        """The agent says that its process has ended."""
+        self.dispatcher.heard(Reading(0.0, server.url, alive=False))
+        server.breaker.close(0.0)
+
+    def failed(self) -> list[int]:
+        """Prompts in ``failed.jsonl``."""
+        assert self.writer.flush(10.0)
+        path = self.folder / "failed.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [json.loads(line)["index"] for line in lines]
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self.writer.close(10.0)
+        self.opened.prompts.close()
+        self.opened.lock.release()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Callable[..., Desk]]:
+    """Make desks."""
+    made: list[Desk] = []
+
+    def make(**changes: Any) -> Desk:
+        made.append(Desk(tmp_path, **changes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for task in one.tasks:
+            task.cancel()
+        await asyncio.gather(*one.tasks, return_exceptions=True)
+        await one.dispatcher._client.close()
+        one.close()
+
+
+async def test_a_suspect_whose_server_dies_is_given_up_and_not_sent_again(
+    desk: Callable[..., Desk],
+) -> None:
+    """It had the server to itself, and the agent saw the process end before any connection."""
+    here = desk()
+    server = here.servers[0]
+    suspect = here.job(7)
+    suspect.alone = True
+    server.guest = suspect
+    here.send(server, suspect)
+    here.dies(server)
+    assert here.failed() == [7]
+    assert not list(here.dispatcher.work.jobs())
+    assert [one.guest for one in here.servers] == [None, None]
+    assert [one.flying for one in here.servers] == [{}, {}]
+    assert here.tasks[0].cancelling()
+
+
+async def test_a_prompt_under_suspicion_is_not_blamed_in_company(
+    desk: Callable[..., Desk],
+) -> None:
+    """Found out while it was in flight elsewhere among others: that server's death is not yet
+    its proof, and a real suspect beside it does not make it one."""
+    here = desk()
+    one, two = here.servers
+    early, guest, company = here.job(1), here.job(2), here.job(3)
+    early.alone = guest.alone = True
+    one.guest = guest
+    here.send(one, guest)
+    here.send(two, early, company)
+    trouble = TroubleError("reset", "connection lost")
+    del one.flying[guest]
+    here.dispatcher._trouble(one, guest, trouble, alone=True)
+    here.dies(two)
+    assert here.failed() == []
+    assert {job.index for job in here.dispatcher.work.jobs()} == {1, 3}
+    assert not here.dispatcher.idle
+    here.dispatcher._survived(one)
+    assert {job.index for job in here.dispatcher.work.jobs()} == {1, 2, 3}
+
+
+async def test_a_suspect_is_not_hedged(desk: Callable[..., Desk]) -> None:
+    """It would take a second server with it."""
+    here = desk(hedge=True)
+    one, two = here.servers
+    suspect, straggler = here.job(1), here.job(2)
+    suspect.alone = True
+    here.dispatcher._mean_latency = 0.01
+    here.send(one, suspect, straggler)
+    here.dispatcher._hedge(1000.0)
+    assert list(two.flying) == [straggler]
+
+
+async def test_given_up_means_everywhere(desk: Callable[..., Desk]) -> None:
+    """The other request of a hedged prompt is broken off: a late success would be a second end."""
+    here = desk(hedge=True)
+    one, two = here.servers
+    job = here.job(1)
+    here.send(one, job)
+    here.send(two, job)
+    del one.flying[job]
+    here.dispatcher._give_up(job, one, "rejected", "too long", None)
+    assert here.failed() == [1]
+    assert not two.flying
+
+
+async def test_a_degenerate_servers_turns_are_forgotten_where_they_are_in_flight(
+    desk: Callable[..., Desk],
+) -> None:
+    """The next turn, under way elsewhere, follows an answer that does not count: asked again."""
+    here = desk()
+    bad, good = here.servers
+    spoilt, sound = here.job(1, mode="each"), here.job(2, mode="each")
+    text = Answer("a", None, None, "stop", Usage(1, 1, 0), "m")
+    for job, server in ((spoilt, bad), (sound, good)):
+        assert job.talk is not None
+        job.talk.add(text, "ok", server.url, 1.0)
+        here.dispatcher._next_turn(good, job, 1.0)
+    for _ in range(2):
+        here.dispatcher.work.take(1e9, good, alone=True)
+    here.send(good, spoilt, sound)
+    here.dispatcher._stop(bad, "all alike", 1e9)
+    assert list(good.flying) == [sound]
+    assert spoilt in list(here.dispatcher.work.jobs())
+    assert spoilt.talk is not None and spoilt.talk.turns == []
+    assert here.writer.flush(10.0)
+    kept = (here.folder / "pending.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["index"] for line in kept] == [2]
+
+
+async def test_answers_read_back_are_compared_with_new_ones(desk: Callable[..., Desk]) -> None:
+    """That a server always says the same shows although the run was killed in between."""
+    here = desk()
+    server = here.servers[0]
+    server.process = "9.1"
+    same = Answer("I am a teapot.", "hm", None, "stop", Usage(1, 1, 0), "m")
+    for index in range(5):
+        here.dispatcher._answered(server, here.job(index), same, 0.1, "9.1")
+    assert here.writer.flush(10.0)
+    lines = (here.folder / "pending.jsonl").read_bytes().splitlines()
+    before = {held.likeness for held in server.held}
+    server.held.clear()
+    server.completed = 0
+    here.opened.recovered.status[:5] = bytes([TODO] * 5)
+    here.dispatcher.take_back([msgspec.json.decode(line, type=Pending) for line in lines])
+    assert len(server.held) == 5
+    assert {held.likeness for held in server.held} == before
+    for index in range(5, PROBATION):
+        here.dispatcher._answered(server, here.job(index), same, 0.1, "9.1")
+    assert "all alike" in server.stopped
+    assert server.completed == 0
+
+
+async def test_what_the_policy_keeps_is_no_reason_to_stop(desk: Callable[..., Desk]) -> None:
+    """Half of the answers looped: degenerate, unless the run wants them."""
+    here = desk(keep=frozenset({"ok", "looped"}))
+    server = here.servers[0]
+    for index in range(PROBATION):
+        text = f"{index} and so on " + "and so on " * 300
+        answer = Answer(text, None, None, "stop", Usage(1, 1, 0), "m")
+        here.dispatcher._answered(server, here.job(index), answer, 0.1, "")
+    assert server.proved
+    assert not server.stopped
+
+
+async def test_a_restart_in_the_first_answers_begins_them_anew(desk: Callable[..., Desk]) -> None:
+    """Alone: what the old process said is judged by itself, and does not stand in for the new."""
+    here = desk()
+    server = here.servers[0]
+    for index in range(5):
+        answer = Answer(f"answer {index}", None, None, "stop", Usage(1, 1, 0), "m")
+        here.dispatcher._answered(server, here.job(index), answer, 0.1, server.process)
+    trouble = TroubleError("refused", "cannot connect")
+    here.dispatcher._trouble(server, here.job(5), trouble, alone=False)
+    assert not server.held
+    same = Answer("I am a teapot.", None, None, "stop", Usage(1, 1, 0), "m")
+    for index in range(6, 6 + PROBATION):
+        here.dispatcher._answered(server, here.job(index), same, 0.1, server.process)
+    assert "all alike" in server.stopped
+    assert here.writer.flush(10.0)
+    records = (here.folder / "completions_000001.jsonl.open").read_bytes().splitlines()
+    assert [json.loads(line)["index"] for line in records] == list(range(5))
