@@ -364,5 +364,4 @@ def counter(budget: Budget, base: Path) -> Counter:
     """What counts for this budget; a relative tokenizer folder is relative to ``base``."""
     if not budget.tokenizer:
         return Bound()
-    folder = Path(budget.tokenizer).expanduser()
-    return Exact(folder if folder.is_absolute() else base / folder)
+    return Exact(base / Path(budget.tokenizer).expanduser())

@@ -41,8 +41,8 @@ class Watcher(Protocol):
     def begin(self, name: str, total: int) -> None:
         """A step begins; ``total`` 0 where its size is unknown."""
 
-    def advance(self, amount: int, text: str = "") -> None:
-        """The step is further by ``amount``."""
+    def advance(self, amount: int, rows: int = 0) -> None:
+        """The step is further by ``amount``, and so many rows were read."""
 
     def end(self) -> None:
         """The step is over."""
@@ -256,7 +256,7 @@ def _convert(counts: list[SourceCount], folder: Path, crew: Crew, watcher: Watch
                     watcher.advance(chunk.bytes)
 
         for chunk in crew.convert(todo()):
-            watcher.advance(chunk.bytes, f"{chunk.rows} rows")
+            watcher.advance(chunk.bytes, chunk.rows)
         watcher.end()
         if resumed:
             watcher.say(f"{count.opened.source.name}: {resumed:,} rows were done already")

@@ -20,6 +20,7 @@ class _Row(Struct):
     prompt_tokens: int
     exact: bool = False
     tools: int = 0
+    mode: str = "last"
 
 
 class _Usage(Struct):
@@ -94,6 +95,9 @@ class Check:
 def compare(rows: Path, run: Path) -> Check:
     """Compare a rows file with the completion records of a run directory.
 
+    Prompts whose turns are asked one by one are left out: their ``usage`` adds up the turns,
+    with the answers between them.
+
     Raises:
         PrepareError: there is nothing to compare.
     """
@@ -105,7 +109,7 @@ def compare(rows: Path, run: Path) -> Check:
         with rows.open("rb") as file:
             for line in file:
                 row = msgspec.json.decode(line, type=_Row)
-                if row.index in found:
+                if row.index in found and row.mode == "last":
                     difference = found[row.index] - row.prompt_tokens
                     (tools if row.tools else plain).append(difference)
                     exact = exact and row.exact
@@ -114,7 +118,7 @@ def compare(rows: Path, run: Path) -> Check:
     except msgspec.DecodeError as error:
         raise PrepareError(f"{rows}: {error}") from error
     if not plain and not tools:
-        raise PrepareError(f"{run}: none of its prompts is in {rows}")
+        raise PrepareError(f"{run}: none of its replies can be compared with {rows}")
     return Check(exact, _spread(plain), _spread(tools))
 
 

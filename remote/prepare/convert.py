@@ -16,7 +16,7 @@ import msgspec
 
 from remote.prepare import labels
 from remote.prepare import text as texts
-from remote.prepare.adapters import BY_NAME, Adapter, Mapping, apply, detect
+from remote.prepare.adapters import Adapter, Mapping, apply, detect
 from remote.prepare.budget import Counter, answer_room
 from remote.prepare.conversation import requests
 from remote.prepare.decontaminate import Evaluations
@@ -94,10 +94,7 @@ class Converter:
         self._evaluations = evaluations
         self._seed = f"{recipe.seed}|".encode()
         self._thinks = recipe.thinks()
-        given = source.mapping or (BY_NAME[source.adapter].mapping if source.adapter else None)
-        if source.bodies and given is None:
-            given = Mapping(form="body")
-        self._given = given
+        self._given = source.declared()
         self._detected: dict[frozenset[str], Adapter | None] = {}
 
     def mapping(self, row: dict[str, Any]) -> tuple[Mapping, str]:
@@ -237,17 +234,6 @@ class Converter:
             identity += "-" + hashlib.sha256(where.encode()).hexdigest()[:8]
         elif request.turn is not None:
             identity += f"#{request.turn}"
-        line: dict[str, Any] = {"id": identity, "source": source.name, "messages": request.messages}
-        if request.tools:
-            line["tools"] = request.tools
-        line["max_tokens"] = out
-        params = dict(request.params)
-        if think is not None:
-            params["chat_template_kwargs"] = {"enable_thinking": think}
-        if params:
-            line["params"] = params
-        if request.mode == "each":
-            line["mode"] = "each"
         meta: dict[str, Any] = {
             "id": identity,
             "key": key.hex(),
@@ -276,7 +262,7 @@ class Converter:
             meta["notes"] = info["notes"]
         ranked = hashlib.sha256(self._seed + source.name.encode() + b"|" + key).digest()
         return Candidate(
-            line=msgspec.json.encode(line),
+            line=_line(request, identity, source.name, out, think),
             meta=meta,
             key=key,
             folded=folded,
@@ -320,6 +306,22 @@ class Converter:
         numbers = " ".join(texts.numbers(text))
         frame = hashlib.sha256(f"{system}\1{users}\1{numbers}\1".encode() + extra).digest()
         return folded, int.from_bytes(frame[:8], "big") | 1, pieces
+
+
+def _line(request: Request, identity: str, source: str, out: int, think: bool | None) -> bytes:
+    """The prompt as the run reads it."""
+    line: dict[str, Any] = {"id": identity, "source": source, "messages": request.messages}
+    if request.tools:
+        line["tools"] = request.tools
+    line["max_tokens"] = out
+    params = dict(request.params)
+    if think is not None:
+        params["chat_template_kwargs"] = {"enable_thinking": think}
+    if params:
+        line["params"] = params
+    if request.mode == "each":
+        line["mode"] = "each"
+    return msgspec.json.encode(line)
 
 
 def _extra(request: Request) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -293,12 +294,7 @@ class Stream:
     def first_rows(self, count: int = 20) -> list[Any]:
         """The first rows, for checks before anything long."""
         try:
-            return (
-                list(self._data.take(count))
-                if self._streams
-                else self._data[:count]
-                and [self._data[n] for n in range(min(count, len(self._data)))]
-            )
+            return list(itertools.islice(self._data, count))
         except Exception as error:
             raise PrepareError(
                 f"source {self._source.name}: {self._source.hub}: {_line(error)}"

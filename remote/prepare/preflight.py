@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from remote.prepare import hub, sources
-from remote.prepare.adapters import BY_NAME, Mapping, nearest, reach
+from remote.prepare.adapters import Mapping, detect, nearest, reach
 from remote.prepare.budget import Bound
 from remote.prepare.convert import Converter
 from remote.prepare.decontaminate import Evaluations
@@ -33,7 +33,6 @@ class Opened:
     found: hub.Found | None = None
     weight: int = 0
     """Size of the input, in the unit of :attr:`Work.bytes`; 0 where unknown."""
-    adapter: str = ""
 
     @property
     def revision(self) -> str:
@@ -94,7 +93,7 @@ def open_sources(recipe: Recipe, base: Path, say: Say) -> list[Opened]:
             if one.stream is not None
             else sources.first_rows(one.source, one.parts)
         )
-        one.adapter = _adapter(recipe, one.source, rows)
+        _check_rows(one.source, rows)
         one.weight = _weight(one)
     return opened
 
@@ -109,8 +108,8 @@ def _weight(one: Opened) -> int:
     return sum(part.path.stat().st_size for part in one.parts)
 
 
-def _adapter(recipe: Recipe, source: Source, rows: list[Any]) -> str:
-    """The adapter that the first rows call for.
+def _check_rows(source: Source, rows: list[Any]) -> None:
+    """Look at the first rows.
 
     Raises:
         RecipeError: nobody knows their columns, or the mapping's are not there.
@@ -118,28 +117,19 @@ def _adapter(recipe: Recipe, source: Source, rows: list[Any]) -> str:
     where = f"source {source.name}"
     whole = [row for row in rows if isinstance(row, dict)]
     if not rows:
-        return ""  # empty is a shortfall, not a mistake
+        return  # empty is a shortfall, not a mistake
     if not whole:
         causes = sorted({row.cause if isinstance(row, Broken) else "not_an_object" for row in rows})
         raise RecipeError(f"{where}: none of its first rows can be read ({', '.join(causes)})")
-    mapping = source.mapping or (BY_NAME[source.adapter].mapping if source.adapter else None)
+    mapping = source.declared()
     if mapping is not None:
         _check_columns(where, mapping, whole)
-        return source.adapter or "declared"
-    converter = Converter(recipe, source, Bound())
-    names: list[str] = []
-    for row in whole:
-        try:
-            names.append(converter.mapping(row)[1])
-        except Drop:
-            continue
-    if not names:
+    elif all(detect(row) is None for row in whole):
         columns = ", ".join(map(str, list(whole[0])[:12]))
         raise RecipeError(
             f"{where}: no adapter knows the columns {columns}; declare a mapping"
             ' (mapping = { prompt = "COLUMN" } or { messages = "COLUMN" })'
         )
-    return "+".join(dict.fromkeys(names))
 
 
 def _check_columns(where: str, mapping: Mapping, rows: list[dict[str, Any]]) -> None:
@@ -167,9 +157,9 @@ def load_evaluations(recipe: Recipe, base: Path) -> Evaluations | None:
     for n, pattern in enumerate(recipe.decontaminate.files):
         source = Source(name=f"decontaminate {n + 1}", path=pattern)
         parts = sources.local_files(source, base)
-        _adapter(recipe, source, sources.first_rows(source, parts))
+        _check_rows(source, sources.first_rows(source, parts))
         converter = Converter(recipe, source, Bound())
-        before = len(found.whole)
+        prompts = 0
         for work in sources.file_work(0, parts, None):
             for batch in sources.batches(work):
                 for place, row in batch:
@@ -179,7 +169,8 @@ def load_evaluations(recipe: Recipe, base: Path) -> Evaluations | None:
                         continue
                     for request in made:
                         found.add(request.user_texts(), place.part)
-        if len(found.whole) == before and not before:
+                    prompts += len(made)
+        if not prompts:
             raise RecipeError(f"decontaminate: no prompt found in {pattern}")
     return found
 

@@ -86,6 +86,14 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     expected_output: int | None = None
     """Mean output tokens expected of an answer."""
 
+    def declared(self) -> Mapping | None:
+        """What its columns mean, where the recipe says so; None: told row by row."""
+        if self.mapping is not None:
+            return self.mapping
+        if self.adapter:
+            return BY_NAME[self.adapter].mapping
+        return Mapping(form="body") if self.bodies else None
+
     def rules(self, mapping: Mapping) -> Rules:
         """What is done with its turns."""
         return Rules(

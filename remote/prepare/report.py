@@ -215,11 +215,10 @@ class Progress:
         if self._moves:
             self._show()
 
-    def advance(self, amount: int, text: str = "") -> None:
-        """The step is further; ``text`` like ``4096 rows`` adds up rows."""
+    def advance(self, amount: int, rows: int = 0) -> None:
+        """The step is further by ``amount``, and so many rows were read."""
         self._done += amount
-        if text.endswith(" rows"):
-            self._rows += int(text.split(" ")[0])
+        self._rows += rows
         now = time.monotonic()
         if now - self._shown >= self._every:
             self._shown = now

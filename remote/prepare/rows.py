@@ -56,13 +56,6 @@ class Request:
     renamed: dict[str, str] = field(default_factory=dict)
     """Tool name as sent → as in the dataset."""
 
-    def body(self) -> dict[str, Any]:
-        """As in the body of a chat completion, without sampling."""
-        body: dict[str, Any] = {"messages": self.messages}
-        if self.tools:
-            body["tools"] = self.tools
-        return body | self.params
-
     def user_texts(self) -> list[str]:
         """The texts of the user turns."""
         return [m["content"] for m in self.messages if m["role"] == "user"]

@@ -84,8 +84,7 @@ def local_files(source: Source, base: Path) -> list[FilePart]:
         RecipeError: there is none, or one is of a kind that is not read.
     """
     given = source.path or source.bodies
-    root = Path(given).expanduser()
-    root = root if root.is_absolute() else base / root
+    root = base / Path(given).expanduser()
     where = f"source {source.name}"
     if root.is_dir():
         paths = sorted(p for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
@@ -163,33 +162,32 @@ def _array_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
     """The elements of one large JSON array as lines, without ever holding the whole."""
     reader = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="strict", newline="")
     decoder = json.JSONDecoder()
-    text = reader.read(BLOCK).lstrip()
-    text = text[1:]  # the opening bracket
+    text = ""
+    while "[" not in text:  # it was seen: blanks may stand before it
+        text = reader.read(BLOCK)
+    at = text.index("[") + 1
     lines: list[bytes] = []
     size = 0
-    ended = False
     while True:
-        text = text.lstrip(" \t\r\n,")
-        if text.startswith("]"):
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        if text.startswith("]", at):
             break
         try:
-            if not text:
-                raise ValueError
-            _, end = decoder.raw_decode(text)
-            if end == len(text) and not ended:
-                raise ValueError  # a number may go on
+            _, end = decoder.raw_decode(text, at)
+            if end == len(text):
+                raise ValueError("it ends within an element")  # or a number goes on
         except ValueError as error:
-            more = reader.read(max(BLOCK, len(text)))
+            more = reader.read(max(BLOCK, len(text) - at))
             if more:
-                text += more
+                text, at = text[at:] + more, 0
                 continue
-            ended = True
-            if not text:
+            if at == len(text):
                 break
             raise PrepareError(f"{name}: broken JSON array: {error}; mend or replace it") from error
         # Newlines inside strings are escaped, so the ones left are only layout.
-        line = text[:end].replace("\r", " ").replace("\n", " ").encode()
-        text = text[end:]
+        line = text[at:end].replace("\r", " ").replace("\n", " ").encode()
+        at = end
         lines.append(line)
         size += len(line)
         if size >= BLOCK:

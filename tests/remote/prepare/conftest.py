@@ -13,6 +13,7 @@ import pytest
 from remote.prepare import build as building
 from remote.prepare.output import rows_path
 from remote.prepare.recipe import Recipe, parse
+from remote.prepare.rows import Request
 
 REFERENCE = Path(__file__).resolve().parents[4] / "shared"
 
@@ -28,7 +29,7 @@ class Quiet:
 
     def begin(self, name: str, total: int) -> None: ...
 
-    def advance(self, amount: int, text: str = "") -> None: ...
+    def advance(self, amount: int, rows: int = 0) -> None: ...
 
     def end(self) -> None: ...
 
@@ -65,6 +66,12 @@ def write_lines(path: Path, rows: list[Any]) -> Path:
 def recipe_of(*sources: dict[str, Any], **rest: Any) -> Recipe:
     """A recipe from its parts."""
     return parse({"sources": list(sources), **rest})
+
+
+def body_of(request: Request) -> dict[str, Any]:
+    """As in the body of a chat completion, without sampling."""
+    tools = {"tools": request.tools} if request.tools else {}
+    return {"messages": request.messages, **tools, **request.params}
 
 
 class Outcome:

@@ -226,9 +226,10 @@ def test_counts_are_checked_against_the_first_replies(
     folder = Path("run")
     folder.mkdir()
 
-    def replies(offset: int, *, exact: bool) -> int:
+    def replies(offset: int, *, exact: bool, mode: str = "last") -> int:
         capsys.readouterr()
-        write_lines(Path("prompts.rows.jsonl"), [{**row, "exact": exact} for row in rows])
+        known = [{**row, "exact": exact, "mode": mode} for row in rows]
+        write_lines(Path("prompts.rows.jsonl"), known)
         records = [
             {"index": row["index"], "usage": {"prompt_tokens": row["prompt_tokens"] + offset}}
             for row in rows
@@ -248,3 +249,5 @@ def test_counts_are_checked_against_the_first_replies(
     assert "the bound holds" in capsys.readouterr().out
     assert replies(5, exact=False) == 1
     assert "more than the bound" in capsys.readouterr().out
+    assert replies(900, exact=True, mode="each") == 1  # what is told is the sum of its turns
+    assert "none of its replies can be compared" in capsys.readouterr().err

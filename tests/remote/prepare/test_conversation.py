@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from remote.prepare.conversation import Rules, requests
 from remote.prepare.rows import Draft, Drop, Notes
 from remote.prepare.text import Markers, redact
+from tests.remote.prepare.conftest import body_of
 
 _texts = st.sampled_from(
     ["Hi.", "", "  ", "<think>so</think>Yes.", "<think>never closed", "so</think>Yes.",
@@ -75,7 +76,7 @@ def test_a_request_is_one_that_a_server_takes(turns: list[Any], rules: Rules, to
                 known.add(call["id"])
             if message["role"] == "tool":
                 assert message["tool_call_id"] in known
-        assert json.loads(json.dumps(request.body())) == request.body()
+        assert json.loads(json.dumps(body_of(request))) == body_of(request)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_credentials_never_leave_a_captured_request(secret: str) -> None:
     draft = Draft(turns=turns, captured=True, tools=[{"name": "f", "description": secret}])
     notes = Notes()
     (request,) = requests(draft, Rules(), notes)
-    text = json.dumps(request.body())
+    text = json.dumps(body_of(request))
     assert json.dumps(secret)[1:-1].split("\\n")[0] not in text
     assert text.count("[redacted]") == 4
     assert notes["redact:credential"] == 4

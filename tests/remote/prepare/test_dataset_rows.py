@@ -12,7 +12,7 @@ import pytest
 from remote.prepare.budget import Bound
 from remote.prepare.convert import Candidate, Converter, Place, Verdict
 from remote.prepare.rows import Drop, Notes
-from tests.remote.prepare.conftest import Outcome, read_lines, recipe_of, write_lines
+from tests.remote.prepare.conftest import Outcome, body_of, read_lines, recipe_of, write_lines
 
 
 def convert(rows: list[Any], **source: Any) -> list[Candidate | Verdict]:
@@ -33,7 +33,7 @@ def request_of(row: Any, **source: Any) -> dict[str, Any]:
     recipe = recipe_of({"name": "rows", "path": "unused", **source})
     made = Converter(recipe, recipe.sources[0], Bound()).requests(row, Notes())[0]
     assert len(made) == 1
-    return made[0].body()
+    return body_of(made[0])
 
 
 # What a verdict of the reference rows comes to: the note it leaves, and what must be true.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from remote.prepare import dedup, text
+from remote.prepare.errors import RecipeError
 from tests.remote.prepare import synthetic
 from tests.remote.prepare.conftest import Outcome, recipe_of, write_lines
 
@@ -161,6 +162,18 @@ def test_prompts_of_evaluation_sets_are_left_out(
     assert outcome.dropped() == {"contaminated": 2}
     assert outcome.built.sources[0].examples["contaminated"][0][2] == "exam.jsonl"
     assert outcome.built.contaminating == 2
+
+
+def test_an_evaluation_set_without_a_prompt_is_told_whatever_the_others_hold(
+    tmp_path: Path, run: Callable[..., Outcome]
+) -> None:
+    write_lines(tmp_path / "rows.jsonl", [ask("Explain the tides.")])
+    for name, question in (("exam", STORY), ("copy", STORY), ("void", " ")):
+        write_lines(tmp_path / f"{name}.jsonl", [{"question": question, "answer": "x"}])
+    source = {"name": "rows", "path": "rows.jsonl"}
+    run(recipe_of(source, decontaminate={"files": ["exam.jsonl", "copy.jsonl"]}))
+    with pytest.raises(RecipeError, match=r"no prompt found in void\.jsonl"):
+        run(recipe_of(source, decontaminate={"files": ["exam.jsonl", "void.jsonl"]}))
 
 
 def test_synthetic_rows_hold_the_duplicates_put_in(

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from console.lab.sim import model
 from tests.remote.prepare.conftest import read_lines
 
 ROOT = Path(__file__).resolve().parents[3]
 
 RECIPE = """
 seed = 5
+[budget]
+tokenizer = "model"
 [[sources]]
 name = "gsm8k"
 path = "{data}/gsm8k-*.jsonl"
@@ -42,6 +45,7 @@ def test_prepared_run_and_verified(real_data: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    model.write(tmp_path / "model")
     (tmp_path / "recipe.toml").write_text(RECIPE.format(data=real_data))
     stoker("prepare", "recipe.toml", "-o", "prompts.jsonl", "--workers", "1")
     prompts = read_lines(tmp_path / "prompts.jsonl")
@@ -54,6 +58,8 @@ def test_prepared_run_and_verified(real_data: Path, tmp_path: Path) -> None:
     assert "done: 514 of 514 done, 0 failed, 0 set aside" in out
     (run,) = (tmp_path / "lab").rglob("run.json")
     assert "clean" in stoker("verify", str(run.parent), "--prompts", "prompts.jsonl")
+    checked = stoker("prepare", "-o", "prompts.jsonl", "--check", str(run.parent))
+    assert checked.endswith("replies compared: the server counts as we did\n")
     by_source = {"gsm8k": 0, "humaneval": 0, "bfcl": 0}
     called = 0
     for path in run.parent.glob("completions_*.jsonl"):
