@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from remote.generate import layout
 from remote.protocol import Answer, Answers
 
-_BATCH: Final = re.compile(r"completions_(\d+)\.jsonl(\.open)?")
-_FILES: Final = {"failed": "failed.jsonl", "set_aside": "set_aside.jsonl"}
+_FILES: Final = {"failed": layout.FAILED, "set_aside": layout.SET_ASIDE}
 
 BLOCK: Final = 1 << 20
 SCAN: Final = 256 << 20
@@ -54,9 +54,9 @@ def _paths(folder: Path, kind: str) -> list[Path]:
     if kind != "done":
         return [path] if (path := folder / _FILES[kind]).is_file() else []
     numbered = [
-        (int(match[1]), path)
+        (number, path)
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := _BATCH.fullmatch(path.name))
+        if (number := layout.batch_number(path.name.removesuffix(layout.OPEN))) is not None
     ]
     return [path for _, path in sorted(numbered, reverse=True)]
 

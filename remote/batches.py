@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import msgspec
 
+from remote.generate import layout
 from remote.protocol import Batches
-
-_SEALED = re.compile(r"completions_\d+\.jsonl")
-_OPEN = re.compile(r"completions_\d+\.jsonl\.open")
 
 
 class _Entry(msgspec.Struct):
@@ -28,26 +25,27 @@ def count(directory: Path) -> Batches:
     A sealed batch costs a stat and its manifest line; one without a line, and the open one, are
     read and their newlines counted. A directory that is not there counts as empty.
     """
-    entries = _manifest(directory / "manifest.jsonl")
+    entries = _manifest(directory / layout.MANIFEST)
     files = records = size = 0
+    gone = {name: entry for name, entry in entries.items() if entry.state == "local_deleted"}
     for path in directory.iterdir() if directory.is_dir() else ():
-        if _SEALED.fullmatch(path.name):
+        if layout.batch_number(path.name) is not None:
             entry = entries.get(path.name)
             records += entry.records if entry else _newlines(path)
-        elif _OPEN.fullmatch(path.name):
+        elif layout.open_number(path.name) is not None:
             records += _newlines(path)
         else:
             continue
         files += 1
         size += path.stat().st_size
-    gone = [e for e in entries.values() if e.state == "local_deleted"]
+        gone.pop(path.name, None)  # killed before it was deleted
     uploaded = sum(e.state in ("uploaded", "local_deleted") for e in entries.values())
     return Batches(
         files=files + len(gone),
-        records=records + sum(e.records for e in gone),
-        bytes=size + sum(e.bytes for e in gone),
+        records=records + sum(e.records for e in gone.values()),
+        bytes=size + sum(e.bytes for e in gone.values()),
         uploaded=uploaded,
-        done_lines=_newlines(directory / ".done_indices"),
+        done_lines=_newlines(directory / layout.DONE),
     )
 
 

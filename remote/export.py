@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -82,7 +82,7 @@ def export(folder: Path, out: Path, *, set_aside: bool = False) -> Exported:
                 writer.write_table(_table(rows, schema))
         temporary.replace(out)
     except OSError as error:
-        raise ExportError(f"{out}: {error.strerror or error}") from None
+        raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
     return report
@@ -120,7 +120,8 @@ def _files(folder: Path, *, set_aside: bool) -> list[Path]:
     names = [path.name for path in folder.iterdir()]
     numbered = {name: n for name in names if (n := layout.batch_number(name)) is not None}
     files = [folder / name for name in sorted(numbered, key=lambda name: numbered[name])]
-    files += [folder / name for name in names if layout.open_number(name) is not None]
+    growing = [name for name in names if layout.open_number(name) is not None]
+    files += [folder / name for name in growing if name.removesuffix(layout.OPEN) not in numbered]
     if set_aside and layout.SET_ASIDE in names:
         files.append(folder / layout.SET_ASIDE)
     return files
@@ -147,7 +148,7 @@ def _elsewhere(folder: Path) -> list[str]:
 def _rows(files: list[Path], report: Exported) -> Iterator[dict[str, Any]]:
     for path in files:
         grows = path.name.endswith(layout.OPEN)
-        with path.open("rb") as file:
+        with _opened(path) as file:
             for number, raw in enumerate(file, 1):
                 try:
                     record = json.loads(raw) if raw.endswith(b"\n") else None
@@ -160,6 +161,14 @@ def _rows(files: list[Path], report: Exported) -> Iterator[dict[str, Any]]:
                     raise ExportError(f"{path}: line {number}: not a record; see stoker verify")
                 report.records += 1
                 yield _row(record)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A batch, under its final name where a live run has sealed it meanwhile."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return path.with_name(path.name.removesuffix(layout.OPEN)).open("rb")
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:

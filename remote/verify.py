@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import psutil
@@ -33,6 +33,7 @@ KEYS = frozenset(
 """What a completion record of ours has at least."""
 
 _MOST = 20  # violations of one kind that are printed one by one
+_DIGITS = 18  # no index is longer
 
 
 class CannotVerifyError(Exception):
@@ -77,33 +78,32 @@ class Report:
 
 
 class _Marks:
-    """Which indices were seen, in a bit each, whatever their number."""
+    """Which indices were seen, in a bit each, by pages: a wild index costs one page."""
 
     def __init__(self) -> None:
-        self._bits = bytearray()
+        self._pages: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(1 << 13))
         self.count = 0
 
     def add(self, index: int) -> bool:
         """False when it was there already."""
-        byte, bit = index >> 3, 1 << (index & 7)
-        if byte >= len(self._bits):
-            self._bits.extend(bytes(byte + 1 - len(self._bits) + (1 << 16)))
-        if self._bits[byte] & bit:
+        page, byte, bit = self._pages[index >> 16], index >> 3 & 0x1FFF, 1 << (index & 7)
+        if page[byte] & bit:
             return False
-        self._bits[byte] |= bit
+        page[byte] |= bit
         self.count += 1
         return True
 
     def __contains__(self, index: int) -> bool:
-        byte = index >> 3
-        return byte < len(self._bits) and bool(self._bits[byte] & (1 << (index & 7)))
+        page = self._pages.get(index >> 16)
+        return page is not None and bool(page[index >> 3 & 0x1FFF] & (1 << (index & 7)))
 
     def __iter__(self) -> Iterator[int]:
-        for byte, value in enumerate(self._bits):
-            if value:
-                for bit in range(8):
-                    if value & (1 << bit):
-                        yield byte * 8 + bit
+        for number in sorted(self._pages):
+            for byte, value in enumerate(self._pages[number]):
+                if value:
+                    for bit in range(8):
+                        if value & (1 << bit):
+                            yield (number << 16) + byte * 8 + bit
 
 
 @dataclass
@@ -137,9 +137,9 @@ def audit(directory: Path, *, prompts: Path | None = None, s3: S3Source | None =
     run = _json(directory / "run.json", report)
     report.total = _prompts(run, prompts, report)
     completed = _Marks()
-    missing = _batches(directory, sealed, opened, manifest, report, completed, done)
+    on_its_way = _batches(directory, sealed, opened, manifest, run, report, completed, done)
     _retention(directory, manifest, report, completed)
-    _sets(report, completed, failed, aside, done, missing)
+    _sets(report, completed, failed, aside, done, on_its_way)
     if s3 is not None:
         _bucket(manifest, s3, report)
     report.completed, report.failed, report.set_aside = completed.count, failed.count, aside.count
@@ -148,22 +148,22 @@ def audit(directory: Path, *, prompts: Path | None = None, s3: S3Source | None =
     return report
 
 
-def _lines(data: bytes) -> tuple[list[bytes], bytes]:
-    """Complete lines, and what follows the last newline."""
-    parts = data.split(b"\n")
-    return parts[:-1], parts[-1]
+def _lines(path: Path, report: Report) -> Iterator[tuple[int, bytes]]:
+    """Numbered complete lines of a file that need not be there; a torn end is noted."""
+    if not path.exists():
+        return
+    with path.open("rb") as source:
+        for number, line in enumerate(source, 1):
+            if line.endswith(b"\n"):
+                yield number, line[:-1]
+            else:
+                report.notes.append(f"{path.name}: the last line is torn; it does not count")
 
 
 def _done_indices(directory: Path, report: Report) -> _Marks:
     marks = _Marks()
-    path = directory / ".done_indices"
-    if not path.exists():
-        return marks
-    lines, tail = _lines(path.read_bytes())
-    if tail:
-        report.notes.append(".done_indices: the last line is torn; it does not count")
-    for number, line in enumerate(lines, 1):
-        if not line.isdigit():
+    for number, line in _lines(directory / ".done_indices", report):
+        if not line.isdigit() or len(line) > _DIGITS:
             report.violation("bad index line", f".done_indices:{number}: not an index: {line!r}")
         elif not marks.add(int(line)):
             report.violation("index twice", f".done_indices:{number}: {int(line)} stands twice")
@@ -173,13 +173,8 @@ def _done_indices(directory: Path, report: Report) -> _Marks:
 def _side_file(path: Path, report: Report) -> _Marks:
     """Indices of ``failed.jsonl`` or ``set_aside.jsonl``."""
     marks = _Marks()
-    if not path.exists():
-        return marks
-    lines, tail = _lines(path.read_bytes())
-    if tail:
-        report.notes.append(f"{path.name}: the last line is torn; it does not count")
-    for number, line in enumerate(lines, 1):
-        index = _index(line)
+    for number, line in _lines(path, report):
+        index = _index(_object(line))
         if index is None:
             report.violation("bad record", f"{path.name}:{number}: no JSON object with an index")
         elif not marks.add(index):
@@ -187,10 +182,13 @@ def _side_file(path: Path, report: Report) -> _Marks:
     return marks
 
 
-def _index(line: bytes) -> int | None:
-    record = _object(line)
+def _index(record: dict[str, Any] | None) -> int | None:
     value = record.get("index") if record is not None else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if _is_count(value) else None
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -220,25 +218,26 @@ def _live(directory: Path) -> bool:
 
 
 def _manifest(directory: Path, report: Report) -> dict[str, dict[str, Any]]:
+    """The last line of each name."""
     entries: dict[str, dict[str, Any]] = {}
-    path = directory / "manifest.jsonl"
-    if not path.exists():
-        return entries
-    lines, tail = _lines(path.read_bytes())
-    if tail:
-        report.notes.append("manifest.jsonl: the last line is torn; it does not count")
-    for number, line in enumerate(lines, 1):
+    for number, line in _lines(directory / "manifest.jsonl", report):
         entry = _object(line)
+        coded = entry.get("indices") if entry is not None else None
         if entry is None or not isinstance(entry.get("name"), str):
             report.violation("bad manifest", f"manifest.jsonl:{number}: no JSON object with a name")
+        elif not isinstance(coded, list) or not all(type(step) is int for step in coded):
+            report.violation("bad manifest", f"manifest.jsonl:{number}: no indices")
         else:
-            entries[entry["name"]] = {**entries.get(entry["name"], {}), **entry}
+            entries[entry["name"]] = entry
     return entries
 
 
 def _prompts(run: dict[str, Any] | None, given: Path | None, report: Report) -> int | None:
     """Check the prompts file against what the run began with; the number of prompts."""
     recorded = (run or {}).get("prompts") or []
+    if not isinstance(recorded, list) or not all(map(_is_prompts_entry, recorded)):
+        report.violation("bad file", "run.json: prompts is no list of path, sha256, bytes, lines")
+        recorded = []
     last = recorded[-1] if recorded else {}
     path = given or (Path(last["path"]) if "path" in last else None)
     if path is None:
@@ -248,17 +247,24 @@ def _prompts(run: dict[str, Any] | None, given: Path | None, report: Report) -> 
         if given:
             raise CannotVerifyError(f"{path}: no such prompts file")
         report.notes.append(f"{path}: prompts file not here; its bytes were not checked")
-        lines = last.get("lines")
-        return lines if isinstance(lines, int) else None
-    hashes, lines = _hash_prefixes(path, [int(entry["bytes"]) for entry in recorded])
-    for entry in recorded:
-        if hashes[int(entry["bytes"])] != entry["sha256"]:
-            report.violation(
-                "prompts changed", f"{path}: not the prompts that this run began with (sha256)"
-            )
-    if recorded and not report.violations:
-        return int(last["lines"])
-    return lines
+        return last.get("lines")
+    hashes, lines = _hash_prefixes(path, [entry["bytes"] for entry in recorded])
+    changed = [entry for entry in recorded if hashes[entry["bytes"]] != entry["sha256"]]
+    for _ in changed:
+        report.violation(
+            "prompts changed", f"{path}: not the prompts that this run began with (sha256)"
+        )
+    return lines if changed else last.get("lines", lines)
+
+
+def _is_prompts_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("path"), str)
+        and isinstance(entry.get("sha256"), str)
+        and _is_count(entry.get("bytes"))
+        and _is_count(entry.get("lines"))
+    )
 
 
 def _hash_prefixes(path: Path, sizes: list[int]) -> tuple[dict[int, str], int]:
@@ -282,12 +288,12 @@ def _hash_prefixes(path: Path, sizes: list[int]) -> tuple[dict[int, str], int]:
 
 def _read_batch(path: Path, report: Report, *, opened: bool, ours: bool, adopted: bool) -> _Batch:
     data = path.read_bytes()
-    lines, tail = _lines(data)
+    *lines, tail = data.split(b"\n")
     batch = _Batch([], hashlib.sha256(data).hexdigest(), len(data))
     for number, line in enumerate(lines, 1):
         record = _object(line)
-        index = _index(line) if record is not None else None
-        if record is None or index is None or index < 0:
+        index = _index(record)
+        if record is None or index is None:
             if opened and not any(_object(rest) for rest in lines[number:]):
                 batch.torn = True
                 return batch
@@ -313,13 +319,14 @@ def _batches(
     sealed: list[str],
     opened: list[str],
     manifest: dict[str, dict[str, Any]],
+    run: dict[str, Any] | None,
     report: Report,
     completed: _Marks,
     done: _Marks,
 ) -> set[int]:
     """Read every batch into ``completed``; the indices that may still lack their done line."""
-    ours = bool(manifest) or (directory / "run.json").exists()
-    adopted = bool((_json(directory / "run.json", report) or {}).get("adopted"))
+    ours = bool(manifest) or run is not None
+    adopted = bool((run or {}).get("adopted"))
     on_its_way: set[int] = set()
     if len(opened) > 1:
         report.violation("open batches", f"more than one open batch: {', '.join(opened)}")
@@ -357,10 +364,10 @@ def _compare(name: str, batch: _Batch, entry: dict[str, Any], report: Report) ->
         "sha256": batch.sha256,
     }
     for key, value in facts.items():
-        if key in entry and entry[key] != value:
-            text = f"{name}: {key} is {value}, the manifest says {entry[key]}"
+        if entry.get(key) != value:
+            text = f"{name}: {key} is {value}, the manifest says {entry.get(key)}"
             report.violation("manifest differs", text)
-    if sorted(accumulate(entry.get("indices", []))) != sorted(batch.indices):
+    if sorted(accumulate(entry["indices"])) != sorted(batch.indices):
         report.violation("manifest differs", f"{name}: other indices than the manifest's")
 
 
@@ -416,7 +423,7 @@ def _retention(
     """Batches deleted here after their upload still count as done, by their manifest line."""
     for name, entry in manifest.items():
         if entry.get("state") == "local_deleted" and not (directory / name).exists():
-            indices = list(accumulate(entry.get("indices", [])))
+            indices = list(accumulate(entry["indices"]))
             _count(name, _Batch(indices, "", 0), completed, report)
 
 
@@ -432,7 +439,7 @@ class S3Source:
 
 def _bucket(manifest: dict[str, dict[str, Any]], source: S3Source, report: Report) -> None:
     import boto3
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    from botocore import exceptions as errors
 
     client = boto3.session.Session().client("s3", endpoint_url=source.endpoint_url or None)
     report.in_bucket = 0
@@ -446,11 +453,13 @@ def _bucket(manifest: dict[str, dict[str, Any]], source: S3Source, report: Repor
             digest = hashlib.sha256()
             for block in body.iter_chunks(1 << 20):
                 digest.update(block)
-        except NoCredentialsError:
+        except errors.NoCredentialsError:
             raise CannotVerifyError(
                 "S3: no credentials here: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from None
-        except (ClientError, BotoCoreError, KeyError) as error:
+        except (errors.ConnectionError, errors.HTTPClientError) as error:
+            raise CannotVerifyError(f"S3: {error}") from None
+        except (errors.ClientError, errors.BotoCoreError, KeyError) as error:
             report.violation("not in the bucket", f"{name}: {place}: {error}")
             continue
         if digest.hexdigest() != entry.get("sha256"):

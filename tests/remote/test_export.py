@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from remote import export as module
 from remote.export import ExportError, export
 
 
@@ -80,6 +81,21 @@ def test_round_trip(tmp_path: Path) -> None:
     assert loaded[2]["id"] == "1501"
     assert loaded[2]["epoch"] is None
     assert export(run, out_file, set_aside=True).records == 1203
+
+
+def test_a_live_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The open batch may be sealed before its turn comes: read under its new name, once."""
+    write(tmp_path / "completions_000001.jsonl", record(1))
+    grows = tmp_path / "completions_000002.jsonl.open"
+    write(grows, record(2))
+    rows = module._rows
+
+    def later(*arguments: Any) -> Any:
+        grows.rename(tmp_path / "completions_000002.jsonl")
+        yield from rows(*arguments)
+
+    monkeypatch.setattr(module, "_rows", later)
+    assert export(tmp_path, tmp_path / "o.parquet").records == 2
 
 
 def test_refusals(tmp_path: Path) -> None:

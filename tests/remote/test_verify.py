@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from remote.verify import CannotVerifyError, audit, lines
+from remote.verify import CannotVerifyError, S3Source, audit, lines
 
 
 def record(index: int) -> str:
@@ -125,6 +125,13 @@ def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
         (append("completions_000001.jsonl.open", record(10)), "beyond the 10 prompts"),
         (replace("manifest.jsonl", "[2,", "[3,"), "other indices than the manifest's"),
         (replace("../prompts.jsonl", "p3", "p4"), "not the prompts that this run began with"),
+        (append("failed.jsonl", '{"index":-1}\n'), "failed.jsonl:2: no JSON object with an index"),
+        (append("failed.jsonl", '{"index":999999999999999}\n'), "beyond the 10 prompts"),
+        (append(".done_indices", "123456789012\n"), ".done_indices: 123456789012 has no"),
+        (append(".done_indices", "9" * 5000 + "\n"), ".done_indices:7: not an index"),
+        (replace("manifest.jsonl", '"indices": [', '"indices": ["a", '), "jsonl:1: no indices"),
+        (replace("manifest.jsonl", '"sha256"', '"sha"'), "the manifest says None"),
+        (replace("run.json", '"bytes": ', '"bytes": null, "b": '), "run.json: prompts is no list"),
         (lambda d: (d / "completions_000000.jsonl").unlink(), "in the manifest, but not here"),
     ],
 )
@@ -179,6 +186,31 @@ def test_an_old_directory(run: Path) -> None:
     assert report.violations == []
     assert report.total is None
     assert audit(run, prompts=run / "../prompts.jsonl").total == 10
+
+
+def test_the_last_line_of_a_name_is_the_whole_truth(run: Path) -> None:
+    entry = json.loads((run / "manifest.jsonl").read_text())
+    del entry["bytes"]
+    append("manifest.jsonl", json.dumps(entry) + "\n")(run)
+    assert any("bytes is" in text for text in audit(run).violations)
+
+
+def test_longer_prompts_are_not_this_runs(run: Path) -> None:
+    append("../prompts.jsonl", '{"messages":[]}\n')(run)
+    append(".done_indices", "x\n")(run)
+    assert audit(run).total == 10
+
+
+def test_an_unreachable_bucket_is_no_violation(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "stand-in")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    entry = json.loads((run / "manifest.jsonl").read_text())
+    entry |= {"state": "uploaded", "bucket": "buck", "key": "k"}
+    append("manifest.jsonl", json.dumps(entry) + "\n")(run)
+    with pytest.raises(CannotVerifyError, match=r"S3: .*127\.0\.0\.1:9"):
+        audit(run, s3=S3Source("http://127.0.0.1:9"))
 
 
 def test_live_by_the_process_that_the_lock_names(run: Path) -> None:
