@@ -78,6 +78,12 @@ class RunSpec(Struct, frozen=True):
     retries: int = 3
     params: dict[str, Any] = {}
     """Further request fields, sent as they are (``top_p``, ``chat_template_kwargs`` …)."""
+    policy: dict[str, str] = {}
+    """By outcome: ``keep``, ``set-aside`` or ``retry:N``; the others as by default."""
+    hedge: bool = False
+    """Send the last stragglers to a second server."""
+    delete_uploaded: bool = False
+    """Delete a batch here once its upload was verified."""
     s3: S3Spec = S3Spec()
 
 
@@ -85,6 +91,9 @@ class AlertSpec(Struct, frozen=True):
     """``[alerts]``: when to call a person."""
 
     eta_hours_over: float | None = None
+    webhook: str = ""
+    """Where the agent posts alerts as JSON (``{"text": …}``); ``STOKER_WEBHOOK`` in the
+    credentials file where the address itself is a secret."""
 
 
 class TargetSpec(Struct, frozen=True):
@@ -220,6 +229,17 @@ class Progress(Struct, omit_defaults=False):
     """Attempts that did not count as an answer, by cause."""
     servers: dict[str, ServerWork] = {}
     """By server URL."""
+    control_version: int = 0
+    """The ``version`` of the ``control.json`` that all of this already obeys."""
+    partial: int = 0
+    """Interrupted answers that are kept and wait to be continued."""
+    continued: int = 0
+    """Records of this process's whose answer was interrupted and continued."""
+    tokens_kept: int = 0
+    """Output tokens of interrupted answers that this process kept."""
+    tokens_lost: int = 0
+    """Output tokens of interrupted answers that this process had to throw away, as far as the
+    servers told them."""
     batch_files: int = 0
     batch_records: int = 0
     batch_bytes: int = 0
@@ -288,6 +308,12 @@ StepName: TypeAlias = Literal[
 ]
 StepState: TypeAlias = Literal["waiting", "doing", "done", "failed", "skipped"]
 
+InFlight: TypeAlias = Literal["continue", "drain", "redo"]
+"""What a swap does with answers that are under way. ``continue``: broken off, kept, and gone on
+with on another server or after the restart; where the engine can't, as ``drain``. ``drain``: they
+may end within the drain's bound, and what is left then is continued. ``redo``: broken off and
+generated again from nothing."""
+
 
 class SwapStep(Struct, frozen=True):
     """One step on one server."""
@@ -315,6 +341,8 @@ class Swap(Struct, frozen=True):
     steps: list[SwapStep] = []
     set_flags: Flags = {}
     unset_flags: list[str] = []
+    in_flight: InFlight = "drain"
+    at_once: int = 1
     text: str = ""
     """One line on how it ended, or on what holds it up."""
     confirm_s: float | None = None
@@ -411,6 +439,9 @@ class Restart(Struct, tag="restart", frozen=True):
     unset_flags: list[str] = []
     strategy: Literal["rolling", "all", "canary"] = "rolling"
     gpus: list[int] | None = None
+    in_flight: InFlight = "continue"
+    at_once: int = 1
+    """How many servers a rolling swap (and a canary's rest) takes out of service together."""
     confirm_within_min: float | None = None
     dry_run: bool = False
     why: str = ""
