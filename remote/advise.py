@@ -21,8 +21,6 @@ from remote.verdict import FULL, Bound, held_by
 GAIN = 0.86
 """Decode throughput grows with the running batch to about this power: 32 → 64 running gave
 650 → 1,180 tok/s on a Qwen3.6-27B server."""
-RESERVED_GIB = 1.2
-"""What the driver and a CUDA context keep of a card before anything is loaded."""
 CAP = "max-running-requests"
 LEFT_GIB = 4.0
 """What graphs and activations need beside the pools; a proposal that leaves less is risky."""
@@ -200,7 +198,7 @@ def _predict(seen: Observed, wanted: Flags, new: bool) -> capacity.Prediction | 
     if wanted.get("quantization") == "fp8":
         weights = capacity.WEIGHTS["fp8"]
     total = seen.memory_mib / 1024
-    before = total - RESERVED_GIB
+    before = total - capacity.RESERVED
     return capacity.predict(wanted, new, capacity.Card(total, before, before - weights), model)
 
 
@@ -209,12 +207,13 @@ def _changes(
 ) -> Iterator[tuple[Flags, list[str], str, str]]:
     """Changes worth a look, each alone and then together: to set, to unset, why, risk."""
     single: list[tuple[Flags, list[str], str, str]] = []
-    if hybrid and dialect.resolved_strategy(now, new) != "no_buffer":
+    reserved = capacity.slots_a_request(now, new)
+    if hybrid and reserved > 3:
         name = dialect.STRATEGY[1] if new else dialect.STRATEGY[0]
         change: Flags = {name: "no_buffer"}
         if new:
             change["disable-overlap-schedule"] = True
-        text = "no_buffer reserves 3 state slots a request instead of 5"
+        text = f"no_buffer reserves 3 state slots a request instead of {reserved}"
         risk = "no overlap scheduling: a little slower at the same batch"
         single.append((change, [], text, risk))
     if hybrid and now.get("mamba-ssm-dtype") not in ("bfloat16", "float16"):

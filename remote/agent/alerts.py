@@ -65,7 +65,7 @@ def _run(now: Picture) -> Iterable[Wrong]:
         eta = progress.eta_hours
     if run.alive and limit is not None and eta is not None and eta > limit:
         why = f": {now.verdict.bound_by}" if now.verdict and now.verdict.bound_by else ""
-        yield Wrong("eta", f"ETA {duration(eta)}, over the {limit:g} h allowed{why}", "error")
+        yield Wrong("eta", f"ETA {duration(eta)}, over the {duration(limit)} allowed{why}", "error")
 
 
 def _host(now: Picture) -> Iterable[Wrong]:

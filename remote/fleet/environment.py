@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shlex
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
 from remote.fleet.holder import AGENTS_OWN
 
 _SECONDS = 60.0
+"""Longer than any sane env script takes: modules are loaded, a venv is activated."""
+
 _CREDENTIALS_FOR_SERVERS = ("HF_", "HUGGING_FACE_", "SGLANG_")
 """Prefixes of what servers need from the credentials file (a gated model's token, API keys)."""
 
@@ -25,6 +30,32 @@ def clean(env: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in env.items() if k not in AGENTS_OWN and not k.startswith("AWS_")}
 
 
+async def output(
+    argv: list[str], env: Mapping[str, str], seconds: float
+) -> tuple[int, bytes, bytes]:
+    """Run a command to its end: exit status, standard output and error.
+
+    Raises :class:`TimeoutError` after so long, with all that it started ended, and
+    :class:`OSError` where it cannot be run.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env=dict(env),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), seconds)
+    except (TimeoutError, asyncio.CancelledError):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise
+    return process.returncode or 0, out, err
+
+
 async def sourced(script: str, base: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The environment after ``script`` was sourced once by bash, and the names it set or changed.
 
@@ -33,24 +64,13 @@ async def sourced(script: str, base: Mapping[str, str]) -> tuple[dict[str, str],
     if not await asyncio.to_thread(Path(script).is_file):
         raise EnvScriptError(f"env_script {script} is not there")
     command = 'set -a; . "$1" >/dev/null 2>&1 </dev/null || exit 97; exec env -0'
-    process = await asyncio.create_subprocess_exec(
-        "bash",
-        "-c",
-        command,
-        "bash",
-        script,
-        env=dict(base),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), _SECONDS)
+        code, out, _ = await output(["bash", "-c", command, "bash", script], base, _SECONDS)
     except TimeoutError:
-        process.kill()
-        await process.wait()
         raise EnvScriptError(f"env_script {script} did not end within {_SECONDS:.0f} s") from None
-    if process.returncode != 0:
+    except OSError as error:
+        raise EnvScriptError(f"env_script needs bash: {error.strerror}") from error
+    if code != 0:
         raise EnvScriptError(f"env_script {script} failed: run `bash {script}` to see why")
     env: dict[str, str] = {}
     for entry in out.decode("utf-8", "surrogateescape").split("\0"):

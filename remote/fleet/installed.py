@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from remote.fleet.environment import output
 from remote.fleet.holder import AGENTS_OWN
 from remote.sglang import catalogue as sglang_catalogue
 from remote.sglang import source
@@ -42,30 +43,15 @@ class Installed(Struct, frozen=True):
     """Changes with Python, version and the folder's contents."""
 
 
-async def _output(argv: list[str], env: dict[str, str], seconds: float) -> tuple[int, bytes, bytes]:
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        env={k: v for k, v in env.items() if k not in AGENTS_OWN or k == "PYTHONPATH"}
-        | {"CUDA_VISIBLE_DEVICES": ""},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), seconds)
-    except (TimeoutError, asyncio.CancelledError):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        await process.wait()
-        raise
-    return process.returncode or 0, out, err
+async def _run(argv: list[str], env: dict[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+    kept = {k: v for k, v in env.items() if k not in AGENTS_OWN or k == "PYTHONPATH"}
+    return await output(argv, {**kept, "CUDA_VISIBLE_DEVICES": ""}, seconds)
 
 
 async def find(python: str, env: dict[str, str]) -> Installed | None:
     """Which SGLang this Python would run, without importing it; None where it cannot be asked."""
     try:
-        code, out, _ = await _output([python, "-c", _WHERE], env, 30.0)
+        code, out, _ = await _run([python, "-c", _WHERE], env, 30.0)
     except (OSError, TimeoutError):
         return None
     lines = out.decode("utf-8", "replace").splitlines()
@@ -106,7 +92,7 @@ async def flags(python: str, env: dict[str, str], which: Installed, cache: Path)
 async def _ask_parser(python: str, env: dict[str, str]) -> Catalogue:
     script = await asyncio.to_thread(_SCRIPT.read_text, "utf-8")
     try:
-        code, out, err = await _output([python, "-c", script], env, SECONDS)
+        code, out, err = await _run([python, "-c", script], env, SECONDS)
     except (OSError, TimeoutError) as error:
         why = "it took too long" if isinstance(error, TimeoutError) else error.strerror
         raise FlagError(f"SGLang's parser could not be asked: {why}") from error
@@ -121,3 +107,5 @@ def _keep(path: Path, found: Catalogue) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(msgspec.json.encode(found))
     temporary.replace(path)
+    for earlier in set(path.parent.glob("flags-*.json")) - {path}:
+        earlier.unlink(missing_ok=True)

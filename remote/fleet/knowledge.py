@@ -134,7 +134,7 @@ class Knowledge:
             if launch is None or facts.avail_before is None or facts.avail_after is None:
                 continue
             known = memory(server.gpu)
-            total = known[1] / 1024 if known is not None else facts.avail_before / 0.985
+            total = known[1] / 1024 if known is not None else facts.avail_before + capacity.RESERVED
             card = capacity.Card(total, facts.avail_before, facts.avail_after)
             model = capacity.learn(facts, launch.flags, self.is_new, self.model)
             return capacity.predict(flags, self.is_new, card, model) if model is not None else None

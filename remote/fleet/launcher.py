@@ -117,9 +117,12 @@ class Launcher:
         await asyncio.to_thread(self.check, spec, gpu)
         env = await self.environment(spec)
         folder = Folder(self.workspace.server(gpu))
-        config = await asyncio.to_thread(_secrets, folder.root, env)
         log = self.log(spec, gpu)
-        await asyncio.to_thread(tail.rotate, log)
+        try:
+            config = await asyncio.to_thread(_secrets, folder.root, env)
+            await asyncio.to_thread(tail.rotate, log)
+        except OSError as error:
+            raise FleetError(f"{error.filename}: {error.strerror}") from error
         record = Launch(
             launch=uuid.uuid4().hex,
             gpu=gpu,
@@ -148,15 +151,18 @@ class Launcher:
             USER_PYTHONPATH: env.get("PYTHONPATH", ""),
         }
         command = [sys.executable, "-S", "-m", "remote.fleet.holder", str(folder.root)]
-        starter = await asyncio.create_subprocess_exec(
-            *command,
-            env=holder_env,
-            cwd=_CODE,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            starter = await asyncio.create_subprocess_exec(
+                *command,
+                env=holder_env,
+                cwd=_CODE,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, or too many processes
+            raise FleetError(f"server {record.gpu}: no process for it: {error.strerror}") from error
         await starter.wait()  # only the starter: the holder itself has detached from it
         deadline = time.monotonic() + self.timing.holder
         while time.monotonic() < deadline:

@@ -128,7 +128,10 @@ class Operations:
             sglang=server.sglang,
             phase_seconds=server.reader.phase_seconds,
         )
-        await asyncio.to_thread(server.folder.write_ready, server.ready)
+        try:
+            await asyncio.to_thread(server.folder.write_ready, server.ready)
+        except FleetError as error:  # it serves; only a later swap has nothing to compare with
+            self.emit("server.record", str(error), gpu=server.gpu, level="warning")
         server.status, server.doing, server.cause = "ready", "", None
         self.announce(server)
         self.emit(

@@ -13,9 +13,6 @@ from remote.sglang.loads import Loads, ServerFacts, read_loads, read_server_info
 from remote.sglang.metrics import Metrics
 from remote.sglang.metrics import read as read_metrics
 
-HEALTH_SECONDS = 25.0
-"""SGLang's ``/health`` takes 1 s when all is well and up to 20 s to say that it is not."""
-
 
 @dataclass
 class Probe:
@@ -84,7 +81,7 @@ class Probe:
             return None
         return await asyncio.to_thread(read_metrics, answer[1].decode("utf-8", "replace"))
 
-    async def healthy(self, seconds: float = HEALTH_SECONDS) -> bool:
+    async def healthy(self, seconds: float) -> bool:
         """``/health``; on an idle server this makes it generate one token."""
         answer = await self._ask("health", "GET", "/health", seconds)
         return answer is not None and answer[0] == 200

@@ -7,6 +7,7 @@ launch before. Together they let a new agent know a server that an earlier one s
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from remote.fleet.holder import write_json
 from remote.fleet.identity import boot_id
+from remote.fleet.outside import FleetError
 from remote.fleet.processes import Identity
 from remote.protocol import Flags
 
@@ -106,12 +108,18 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
 
 
 def _write(path: Path, record: Struct) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_json(path, msgspec.to_builtins(record))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(path, msgspec.to_builtins(record))
+    except OSError as error:
+        raise FleetError(f"{path} cannot be written: {error.strerror}") from error
 
 
 class Folder:
-    """The records of one server; those of another launch than asked for count as absent."""
+    """The records of one server; those of another launch than asked for count as absent.
+
+    What writes raises :class:`FleetError` where the disk does not take it.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -137,9 +145,8 @@ class Folder:
 
     def write_launch(self, record: Launch) -> None:
         """Begin a new launch: what the last ready one gave is kept as ``previous.json``."""
-        ready = self.root / "ready.json"
-        if ready.exists():
-            ready.replace(self.root / "previous.json")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            (self.root / "ready.json").replace(self.root / "previous.json")
         _write(self.root / "launch.json", record)
 
     def write_ready(self, record: Ready) -> None:

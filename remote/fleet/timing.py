@@ -19,7 +19,7 @@ class Timing:
     ports: float = 5.0
     """Who listens on the ports of servers that are not ours."""
     health: float = 25.0
-    """For one answer of ``/health`` (SGLang says no after 20 s)."""
+    """For one answer of ``/health`` (1 s when all is well; SGLang says no after 20 s)."""
     proof: float = 600.0
     """For the one real completion of a new server (kernels may have to be compiled)."""
     stall: float = 90.0

@@ -27,6 +27,9 @@ _RATIO = 0.9
 _SLOTS = {"no_buffer": 3, "extra_buffer": 5, "extra_buffer_lazy": 4}
 """State slots that are reserved for one request, radix cache and overlap on."""
 
+RESERVED = 1.2
+"""GiB that the driver and a CUDA context keep of a card before anything is loaded."""
+
 _IMAGE_CACHE = 0.098
 """GiB that 0.5.23 sets aside for image features before it sizes the pools."""
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 from remote.protocol import Flags
 from remote.sglang.catalogue import Catalogue
 
-RENAMED: dict[str, tuple[str, ...]] = {
-    "mamba-scheduler-strategy": ("mamba-radix-cache-strategy",),
-    "cuda-graph-max-bs": ("cuda-graph-max-bs-decode",),
-    "cuda-graph-bs": ("cuda-graph-bs-decode",),
-    "nsa-prefill-backend": ("dsa-prefill-backend",),
-    "nsa-decode-backend": ("dsa-decode-backend",),
-    "enable-dp-attention": (),
+RENAMED = {
+    "mamba-scheduler-strategy": "mamba-radix-cache-strategy",
+    "cuda-graph-max-bs": "cuda-graph-max-bs-decode",
+    "cuda-graph-bs": "cuda-graph-bs-decode",
+    "nsa-prefill-backend": "dsa-prefill-backend",
+    "nsa-decode-backend": "dsa-decode-backend",
 }
-"""Name in 0.5.12 → names in 0.5.23 (``server_args.py`` of both); ``()`` where none replaces it."""
+"""Name in 0.5.12 → name in 0.5.23 (``server_args.py`` of both)."""
 
 STRATEGY = ("mamba-scheduler-strategy", "mamba-radix-cache-strategy")
 """The flag of the linear-attention state strategy, old name and new."""
 
-_BACK = {new: old for old, news in RENAMED.items() for new in news}
+_OTHER = RENAMED | {new: old for old, new in RENAMED.items()}
 
 
 def is_new(version: str | None, catalogue: Catalogue | None) -> bool:
@@ -54,12 +53,11 @@ def translate(flags: Flags, catalogue: Catalogue) -> tuple[Flags, list[str]]:
     said: list[str] = []
     for name, value in flags.items():
         plain = name.replace("_", "-")
-        candidates = RENAMED.get(plain, ()) or ((_BACK[plain],) if plain in _BACK else ())
-        known = next((n for n in candidates if catalogue.get(n) is not None), None)
-        if catalogue.get(plain) is None and known is not None and known not in flags:
-            translated[known] = value
+        other = _OTHER.get(plain, "")
+        if catalogue.get(plain) is None and catalogue.get(other) is not None and other not in flags:
+            translated[other] = value
             version = f" {catalogue.version}" if catalogue.version else ""
-            said.append(f"{plain} is called {known} in SGLang{version}")
+            said.append(f"{plain} is called {other} in SGLang{version}")
         else:
             translated[name] = value
     return translated, said
@@ -100,8 +98,9 @@ def changed_meanings(flags: Flags, new: bool) -> list[str]:
         if took != other:
             said.append(
                 f"{name} auto is {took} in this SGLang and {other} in "
-                f"{'0.5.12' if new else '0.5.23'}: about 40% "
-                f"{'fewer' if took == 'extra_buffer' else 'more'} slots here; set it to be sure"
+                f"{'0.5.12' if new else '0.5.23'}: about "
+                f"{'40% fewer' if took == 'extra_buffer' else 'two thirds more'} slots here; "
+                "set it to be sure"
             )
     if not new and strategy(flags) == "no_buffer" and not flags.get("disable-overlap-schedule"):
         said.append("no_buffer turns the overlap scheduler off in this SGLang")

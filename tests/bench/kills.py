@@ -20,13 +20,7 @@ from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
 from remote import verify
-from tests.remote.generate.conftest import Generation, Served, write_prompts
-
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "stand-in",
-    "AWS_SECRET_ACCESS_KEY": "stand-in",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
+from tests.remote.generate.conftest import KEYS, Generation, Served, write_prompts
 
 
 def main() -> None:

@@ -3,9 +3,9 @@
     python -m tests.bench.peers --flexllm PYTHON [--prompts 3000]
 
 The peers are no dependencies of this project: make a virtual environment for each, such as
-``python3 -m venv /tmp/flex && /tmp/flex/bin/pip install flexllm``, and name its interpreter. The
-rounds are interleaved, so that what else the machine does meets all alike; ratios within one
-table mean something, numbers across tables do not.
+``python3 -m venv DIR && DIR/bin/pip install flexllm``, and name its interpreter. The rounds are
+interleaved, so that what else the machine does meets all alike; ratios within one table mean
+something, numbers across tables do not.
 """
 
 from __future__ import annotations

@@ -21,21 +21,13 @@ from pathlib import Path
 import psutil
 
 from remote.generate import layout
-from remote.generate.disk import Disk
 from remote.generate.ledger import Entry, Ledger
 from remote.generate.opening import encode_run
 from remote.generate.prompts import open_prompts
 from remote.generate.records import RunFile, Seen, Usage
 from remote.generate.recovery import recover
 from tests.bench.client import ROOT
-
-
-class _Quick(Disk):
-    def sync(self, fd: int, path: Path) -> None:
-        pass
-
-    def sync_folder(self, folder: Path) -> None:
-        pass
+from tests.remote.generate.crash import Quick
 
 
 class _FirstRequest(BaseHTTPRequestHandler):
@@ -92,8 +84,8 @@ def make_done(folder: Path, prompts: Path, done: int) -> None:
     }
     run = RunFile("bench", entries, params, "2026-01-01T00:00:00Z")
     (folder / layout.RUN).write_bytes(encode_run(run))
-    recovered = recover(folder, total, adopted=False, disk=_Quick())
-    ledger = Ledger(folder, recovered.books, _Quick())
+    recovered = recover(folder, total, adopted=False, disk=Quick())
+    ledger = Ledger(folder, recovered.books, Quick())
     text = b"x" * 140
     usage = Usage(20, 30, 0)
     for start in range(0, done, 10_000):

@@ -1,6 +1,6 @@
 """What the console costs, in a real terminal on a real agent.
 
-    python -m tests.bench.tui [--seconds 20] [--rates 1000,10000,100000] [--story]
+    python -m tests.bench.tui [--seconds 20] [--rates 0,1000,10000,100000]
 
 Starts an agent on this machine in a temporary workspace (no hop), opens the console under a
 pseudo-terminal of 200x50 and measures: start to the first paint, against an empty Textual app in
@@ -130,9 +130,8 @@ class Terminal:
         return total
 
     def rss_mb(self) -> float:
-        """Memory of the console and what it started (the bridge of a local target is not it)."""
-        process = psutil.Process(self.process.pid)
-        return float(process.memory_info().rss) / (1 << 20)
+        """Resident memory of the console's own process."""
+        return float(psutil.Process(self.process.pid).memory_info().rss) / (1 << 20)
 
     def share(self, seconds: float) -> dict[str, float]:
         """CPU in percent of a core and bytes painted a second, over a time."""
@@ -240,12 +239,13 @@ async def link_at_rest(config: Path, seconds: float) -> float:
 def memory_of_a_day() -> dict[str, float]:
     """RSS after the messages of one hour and of twenty-four, all eight logs at 2 lines/s."""
     from console import model
+    from console.trend import Trend
     from remote.protocol import Event, Happened, LogPart
     from tests.console.screen.story import Story
 
     story = Story(lambda _: None, lambda _: None)
     state = model.State()
-    recent, window = model.Trend(300, 150), model.Trend(72 * 3600, 400)
+    recent, window = Trend(300, 150), Trend(72 * 3600, 400)
     process = psutil.Process()
     marks: dict[int, float] = {}
     for second in range(24 * 3600):
@@ -299,9 +299,7 @@ def main() -> None:
         "XDG_STATE_HOME": str(folder / "state"),
         "XDG_CONFIG_HOME": str(folder / "config"),
     }
-    stoker = [sys.executable, "-m", "console.cli", "--config", str(config)]
-    if not (ROOT / "console" / "__main__.py").exists():
-        stoker = [str(Path(sys.executable).with_name("stoker")), "--config", str(config)]
+    stoker = [str(Path(sys.executable).with_name("stoker")), "--config", str(config)]
     deployed = subprocess.run(
         [*stoker, "deploy"], env=env, capture_output=True, text=True, check=False
     )

@@ -64,6 +64,9 @@ def test_the_eta_of_the_verdict_until_the_run_has_its_own() -> None:
     (found,) = alerts.wrong(replace(WELL, run=early, verdict=verdict))
     assert found.code == "eta"
     assert found.text == "ETA 208 h, over the 48 h allowed: Mamba state pool"
+    spec = replace(SPEC, alerts=AlertSpec(eta_hours_over=0.063))
+    soon = replace(WELL, target=spec, run=early, verdict=Verdict(time=0.0, text="", eta_hours=0.2))
+    assert [w.text for w in alerts.wrong(soon)] == ["ETA 12 min, over the 4 min allowed"]
     settled = Progress(completed=9000, in_flight=600, rate_per_sec=3.0, eta_hours=15.0)
     later = replace(WELL, run=RunState(alive=True, progress=settled), verdict=verdict)
     assert codes(later) == []

@@ -330,6 +330,24 @@ async def test_a_stalled_server_is_started_again(site: Site) -> None:
     assert pid_of(fleet, 0) != main
 
 
+async def test_records_that_the_disk_does_not_take(site: Site) -> None:
+    spec = site.spec(fake_load=0.8)
+    fleet = site.fleet(spec)
+    folder = Workspace(site.root).server(0)
+    folder.parent.mkdir(parents=True)
+    folder.touch()
+    with pytest.raises(FleetError, match=r"servers/0/launch\.json cannot be written: "):
+        await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    folder.unlink()
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    (folder / "ready.json").mkdir()
+    # It serves all the same, and that is said once.
+    await until(lambda: fleet.states()[0].state == "ready")
+    assert (0, "run") in site.run.told
+    assert len(site.events.texts("server.record")) == 1
+    (folder / "ready.json").rmdir()
+
+
 def test_log_is_rotated_between_two_servers_only(tmp_path: Path) -> None:
     log = tmp_path / "sglang_gpu0.log"
     log.write_bytes(b"x" * 10)

@@ -23,6 +23,7 @@ from remote.fleet.records import Exit, Folder, Launch, Ready, Running
 from remote.fleet.restarts import Restarts
 from remote.fleet.server import describe_status
 from remote.fleet.timing import Timing
+from tests.remote.fleet.conftest import until
 
 PARENT = """
 import subprocess, sys, time
@@ -168,7 +169,7 @@ def test_of_a_long_log_head_and_tail_are_read(tmp_path: Path) -> None:
     assert all(len(part) in (0, 4, 5, 99) or part == b"x" * len(part) for part in data.split(b"\n"))
 
 
-async def test_env_scripts(tmp_path: Path) -> None:
+async def test_env_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = {"PATH": os.environ["PATH"], "KEEP": "1", "DROP": "x"}
     script = tmp_path / "env.sh"
     script.write_text("unset DROP\nKEEP=2\nexport MULTI=$'a\\nb'\nread -t 0 || true\n")
@@ -182,6 +183,12 @@ async def test_env_scripts(tmp_path: Path) -> None:
             await environment.sourced(str(script), base)
     with pytest.raises(EnvScriptError, match="is not there"):
         await environment.sourced(str(tmp_path / "none.sh"), base)
+    monkeypatch.setattr(environment, "_SECONDS", 1.0)
+    pid = tmp_path / "pid"
+    script.write_text(f"sleep 600 & echo $! >{pid}\nwait\n")
+    with pytest.raises(EnvScriptError, match="did not end within 1 s"):
+        await environment.sourced(str(script), base)
+    await until(lambda: identity.birth(int(pid.read_text())) is None)
 
 
 def test_credentials(tmp_path: Path) -> None:

@@ -290,6 +290,9 @@ def test_what_auto_comes_to() -> None:
     (said,) = dialect.changed_meanings({}, True)
     assert "auto is extra_buffer in this SGLang and no_buffer in 0.5.12" in said
     assert "fewer slots" in said
+    (said,) = dialect.changed_meanings({}, False)
+    assert "auto is no_buffer in this SGLang and extra_buffer in 0.5.23" in said
+    assert "two thirds more slots" in said
     assert not dialect.changed_meanings({"mamba-radix-cache-strategy": "extra_buffer"}, True)
 
 
