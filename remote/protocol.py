@@ -527,6 +527,11 @@ class ReadAnswers(Struct, tag="answers", frozen=True):
     outcome: str = ""
 
 
+class ReadFlags(Struct, tag="flags", frozen=True):
+    """All flags of the SGLang that the servers' Python has; asked of its parser once, which may
+    take a minute, then kept. → :class:`FlagCatalogue`"""
+
+
 class Subscribe(Struct, tag="subscribe", frozen=True):
     """What this connection wants pushed. Replaces the earlier subscription. → :class:`Done`
 
@@ -560,6 +565,7 @@ Request: TypeAlias = (
     | ReadEvents
     | ReadBatches
     | ReadAnswers
+    | ReadFlags
     | Subscribe
     | Shutdown
 )
@@ -571,6 +577,7 @@ READ_ONLY: tuple[type, ...] = (
     ReadEvents,
     ReadBatches,
     ReadAnswers,
+    ReadFlags,
     Subscribe,
 )
 """Requests that change nothing."""
@@ -672,7 +679,43 @@ class Answers(Struct, tag="answers", frozen=True):
     complete: bool = True
 
 
-Result: TypeAlias = Snapshot | Done | Plan | LogPart | History | Events | Batches | Answers
+FlagKind: TypeAlias = Literal["bool", "int", "float", "str", "json", "size"]
+"""What a flag takes; ``bool`` is a switch without a value, ``size`` an integer that may be
+written ``32k`` or ``32Ki``."""
+
+
+class FlagInfo(Struct, frozen=True):
+    """One flag of SGLang as its own parser declares it."""
+
+    name: str
+    """Long name without dashes in front."""
+    kind: FlagKind = "str"
+    default: Any = None
+    """None where it has none, or where SGLang computes it at start."""
+    choices: list[str | int | float] | None = None
+    help: str = ""
+    many: bool = False
+    """Takes several values."""
+    optional: bool = False
+    """May stand without its value."""
+    aliases: list[str] = []
+    """Its other long names."""
+    deprecated: bool = False
+
+
+class FlagCatalogue(Struct, tag="flags", frozen=True):
+    """All flags of one installed SGLang, in its parser's order."""
+
+    flags: list[FlagInfo]
+    version: str | None = None
+    source: Literal["parser", "source text"] = "parser"
+    """Where it comes from: SGLang's parser itself, or its source read without running it (then
+    a flag may be missing)."""
+
+
+Result: TypeAlias = (
+    Snapshot | Done | Plan | LogPart | History | Events | Batches | Answers | FlagCatalogue
+)
 
 
 # --- The envelope ---

@@ -18,7 +18,7 @@ from remote.agent.actions import Actions
 from remote.agent.diff import Picture
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
-from remote.fleet.fleet import Fleet
+from remote.fleet.fleet import Fleet, FleetError
 from remote.generate import layout
 from remote.journal import Journal
 from remote.paths import Workspace
@@ -35,6 +35,7 @@ from remote.protocol import (
     ReadAnswers,
     ReadBatches,
     ReadEvents,
+    ReadFlags,
     ReadHistory,
     Reading,
     ReadLog,
@@ -371,6 +372,12 @@ class Agent:
                 return await asyncio.to_thread(batches.count, self.run.output)
             case ReadAnswers():
                 return await self._read_answers(request)
+            case ReadFlags():
+                fleet = await self.fleet()
+                try:
+                    return await fleet.knowledge.flags(fleet.spec)
+                except FleetError as error:
+                    raise RequestError(str(error)) from None
             case Shutdown():
                 self.emit("action", "the agent is asked to end", who=who)
                 self._end.set()

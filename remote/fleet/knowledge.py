@@ -12,7 +12,7 @@ from remote.fleet import installed
 from remote.fleet.launcher import Launcher
 from remote.fleet.outside import Emit, FleetError
 from remote.fleet.server import Server
-from remote.protocol import Flags, TargetSpec
+from remote.protocol import FlagCatalogue, Flags, TargetSpec
 from remote.sglang import capacity, dialect
 from remote.sglang import flags as sglang_flags
 from remote.sglang.catalogue import Catalogue, FlagError, check
@@ -34,6 +34,8 @@ class Knowledge:
         self._asked, self._again = ("", ""), 0.0
         self.catalogue: Catalogue | None = None
         """None until it was asked, or where it cannot be."""
+        self._problem = ""
+        """Why there is no catalogue."""
 
     @property
     def version(self) -> str | None:
@@ -58,26 +60,44 @@ class Knowledge:
         """
         async with self._lock:
             asked = (spec.python, spec.fleet.model)
+            if not spec.python:
+                self._problem = "this target names no `python` that has SGLang"
             if not spec.python or (asked == self._asked and time.monotonic() < self._again):
                 return
+            if spec.python != self._asked[0]:
+                self._installed = self.catalogue = None  # what another Python has says nothing
             self._asked, self._again = asked, time.monotonic() + _TRUE_FOR
             self._model_name = spec.fleet.model
             self._config = await asyncio.to_thread(_read_config, spec.fleet.model)
             try:
                 env = await self._launcher.environment(spec)
-            except FleetError:
+            except FleetError as error:
+                self._problem = str(error)
                 return  # a start will say it
             found = await installed.find(spec.python, env)
-            if found is None or self._installed == found:
+            if found is None:
+                self._problem = f"{spec.python} cannot be asked: is it a Python?"
+                return
+            if self._installed == found:
                 return
             self._installed, self.catalogue = found, None
             if found.version is None:
+                self._problem = f"{spec.python} has no SGLang"
                 return
             cache = self._launcher.workspace.stoker
             try:
                 self.catalogue = await installed.flags(spec.python, env, found, cache)
             except FlagError as error:
+                self._problem = str(error)
                 self._emit("fleet.flags", f"{error}; flags go unchecked", level="warning")
+
+    async def flags(self, spec: TargetSpec) -> FlagCatalogue:
+        """All flags of the installed SGLang. Raises :class:`FleetError` where none are known."""
+        await self.ask(spec)
+        known = self.catalogue
+        if known is None:
+            raise FleetError(f"SGLang's flags are not known here: {self._problem}")
+        return FlagCatalogue(known.flags, known.version, known.source)
 
     def checked(self, flags: Flags) -> tuple[Flags, list[str]]:
         """The flags as the installed SGLang takes them, and a line for each that was renamed.

@@ -7,44 +7,23 @@ right for the release that is installed, whichever that is.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from remote.protocol import Flags, FlagValue
-
-Kind: TypeAlias = Literal["bool", "int", "float", "str", "json", "size"]
-"""``size`` is an integer that may be written ``32k`` or ``32Ki``."""
-
-
-class Flag(Struct, frozen=True):
-    """One flag as the parser declares it."""
-
-    name: str
-    """Long name without dashes in front."""
-    kind: Kind = "str"
-    choices: list[str | int | float] | None = None
-    default: Any = None
-    help: str = ""
-    many: bool = False
-    """Takes several values."""
-    optional: bool = False
-    """May stand without its value."""
-    aliases: list[str] = []
-    """Its other long names."""
-    deprecated: bool = False
+from remote.protocol import FlagInfo, Flags, FlagValue
 
 
 class Catalogue(Struct, frozen=True):
     """All flags of one installed SGLang."""
 
     version: str | None
-    flags: list[Flag]
+    flags: list[FlagInfo]
     source: Literal["parser", "source text"] = "parser"
     """Where it comes from: SGLang's parser itself, or its source read without running it."""
 
-    def get(self, name: str) -> Flag | None:
+    def get(self, name: str) -> FlagInfo | None:
         """The flag of this name or alias; underscores count as dashes."""
         wanted = name.replace("_", "-")
         return next(
@@ -105,7 +84,7 @@ def check(catalogue: Catalogue, flags: Flags) -> Flags:
     return checked
 
 
-def _value(flag: Flag, value: FlagValue) -> FlagValue:
+def _value(flag: FlagInfo, value: FlagValue) -> FlagValue:
     if value is False:
         return False
     if flag.kind == "bool":
@@ -126,7 +105,7 @@ def _value(flag: Flag, value: FlagValue) -> FlagValue:
     return _scalar(flag, value)
 
 
-def _scalar(flag: Flag, value: str | int | float) -> str | int | float:
+def _scalar(flag: FlagInfo, value: str | int | float) -> str | int | float:
     result: str | int | float = value
     try:
         if flag.kind == "int":
@@ -158,7 +137,7 @@ def _scalar(flag: Flag, value: str | int | float) -> str | int | float:
     return result
 
 
-def _allowed(flag: Flag) -> str:
+def _allowed(flag: FlagInfo) -> str:
     if not flag.choices:
         return ""
     shown = ", ".join(str(c) for c in flag.choices[:12])

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from remote.sglang.catalogue import Catalogue, Flag, FlagError, Kind
+from remote.protocol import FlagInfo, FlagKind
+from remote.sglang.catalogue import Catalogue, FlagError
 
 _CONSTANTS = (
     "parser/reasoning_parser_names.py",
@@ -48,7 +49,7 @@ def read(packages: Path, version: str | None) -> Catalogue:
     names: dict[str, Any] = {}
     for tree in trees.values():
         _collect(tree, names)
-    found: dict[str, Flag] = {}
+    found: dict[str, FlagInfo] = {}
     for path in sorted((folder / "arg_groups" / "fields").glob("*.py")):
         tree = _parse(path)
         for flag in _annotated(tree, dict(names)) if tree is not None else ():
@@ -130,7 +131,7 @@ def _plain(node: ast.expr | None, names: dict[str, Any], otherwise: Any = None) 
 # --- add_argument calls ---
 
 
-def _added(tree: ast.Module, names: dict[str, Any]) -> Iterator[Flag]:
+def _added(tree: ast.Module, names: dict[str, Any]) -> Iterator[FlagInfo]:
     classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ServerArgs"]
     for owner in classes:
         defaults = {
@@ -156,7 +157,9 @@ def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
-def _from_call(node: ast.Call, names: dict[str, Any], defaults: dict[str, Any]) -> Iterator[Flag]:
+def _from_call(
+    node: ast.Call, names: dict[str, Any], defaults: dict[str, Any]
+) -> Iterator[FlagInfo]:
     options = [str(_plain(arg, names, "")) for arg in node.args]
     given = {word.arg: word.value for word in node.keywords if word.arg}
     default_node = given.get("default")
@@ -183,7 +186,7 @@ def _text(node: ast.expr | None) -> str:
     return "" if node is None else ast.unparse(node)
 
 
-def _kind(node: ast.expr | None) -> Kind:
+def _kind(node: ast.expr | None) -> FlagKind:
     name = _text(node)
     if name == "int":
         return "int"
@@ -196,19 +199,19 @@ def _kind(node: ast.expr | None) -> Kind:
 
 def _flag(
     options: list[str],
-    kind: Kind,
+    kind: FlagKind,
     *,
     choices: Any,
     default: Any,
     help_text: Any,
     nargs: Any,
     action: str,
-) -> Iterator[Flag]:
+) -> Iterator[FlagInfo]:
     names = [option.removeprefix("--") for option in options if option.startswith("--")]
     if not names:
         return
     allowed = choices if isinstance(choices, list) and choices else None
-    made = Flag(
+    made = FlagInfo(
         name=names[0].replace("_", "-"),
         kind=kind,
         choices=allowed,
@@ -221,7 +224,7 @@ def _flag(
     )
     yield made
     if "BooleanOptional" in action:
-        yield Flag(
+        yield FlagInfo(
             name=f"no-{made.name}", kind="bool", default=False, help=f"Opposite of {made.name}."
         )
 
@@ -229,7 +232,7 @@ def _flag(
 # --- Annotated fields ---
 
 
-def _annotated(tree: ast.Module, names: dict[str, Any]) -> Iterator[Flag]:
+def _annotated(tree: ast.Module, names: dict[str, Any]) -> Iterator[FlagInfo]:
     _collect(tree, names)
     for owner in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         for node in owner.body:
@@ -237,7 +240,7 @@ def _annotated(tree: ast.Module, names: dict[str, Any]) -> Iterator[Flag]:
                 yield from _from_field(node.target.id, node, names)
 
 
-def _from_field(field: str, node: ast.AnnAssign, names: dict[str, Any]) -> Iterator[Flag]:
+def _from_field(field: str, node: ast.AnnAssign, names: dict[str, Any]) -> Iterator[FlagInfo]:
     match node.annotation:
         case ast.Subscript(value=ast.Name(id="A"), slice=ast.Tuple(elts=[kind_node, about, *_])):
             pass
@@ -277,7 +280,7 @@ def _from_field(field: str, node: ast.AnnAssign, names: dict[str, Any]) -> Itera
     )
 
 
-def _annotation(node: ast.expr, names: dict[str, Any]) -> tuple[Kind, bool, Any]:
+def _annotation(node: ast.expr, names: dict[str, Any]) -> tuple[FlagKind, bool, Any]:
     """Kind, whether several, and choices of a type annotation."""
     match node:
         case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from console.lab import ports, prompts, venv
 from console.lab.sim import model
@@ -24,11 +25,13 @@ from remote.protocol import (
     Event,
     Events,
     Failure,
+    FlagCatalogue,
     Flags,
     FleetSpec,
     Get,
     Plan,
     ReadEvents,
+    ReadFlags,
     Request,
     Restart,
     Result,
@@ -162,6 +165,33 @@ def indices(site: Site) -> list[int]:
         for path in out.glob("completions_*.jsonl*")
         for line in path.read_text().splitlines()
     ]
+
+
+async def test_every_flag_of_the_installed_sglang_can_be_read(site: Site) -> None:
+    unknown = await site.ask(ReadFlags())
+    assert isinstance(unknown, Failure)
+    assert unknown.text == "this agent has not been told of a target yet: `stoker up`"
+
+    await site.done(Up(spec=site.spec))
+    told = await site.ask(ReadFlags())
+    assert isinstance(told, FlagCatalogue)
+    assert (told.version, told.source) == ("0.5.12", "parser")
+    flags = {flag.name: flag for flag in told.flags}
+    assert len(flags) > 300
+    assert flags["mem-fraction-static"].kind == "float"
+    assert flags["tensor-parallel-size"].aliases == ["tp-size"]
+    assert flags["schedule-policy"].default == "fcfs"
+    assert "extra_buffer" in (flags["mamba-scheduler-strategy"].choices or [])
+    assert "memory" in flags["mem-fraction-static"].help.lower()
+
+    # Another Python, which has none: what the first one had says nothing about it.
+    other = replace(site.spec, python="/nowhere/python")
+    await site.ask(Restart(spec=other, dry_run=True))
+    lost = await site.ask(ReadFlags())
+    assert isinstance(lost, Failure), lost
+    assert lost.text == (
+        "SGLang's flags are not known here: /nowhere/python cannot be asked: is it a Python?"
+    )
 
 
 @pytest.mark.timeout(240)

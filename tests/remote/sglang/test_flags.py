@@ -6,43 +6,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.protocol import Flags, FleetSpec
+from remote.protocol import FlagInfo, Flags, FleetSpec
 from remote.sglang import dialect, flags
-from remote.sglang.catalogue import Catalogue, Flag, FlagError, check, load, parse_size
+from remote.sglang.catalogue import Catalogue, FlagError, check, load, parse_size
 from remote.sglang.refusals import doubts, refusals
 
 OLD = Catalogue(
     version="0.5.12",
     flags=[
-        Flag("mem-fraction-static", "float"),
-        Flag("max-running-requests", "int"),
-        Flag("context-length", "size"),
-        Flag("enable-metrics", "bool", default=False),
-        Flag("tp-size", "int", default=1, aliases=["tensor-parallel-size"]),
-        Flag(
+        FlagInfo("mem-fraction-static", "float"),
+        FlagInfo("max-running-requests", "int"),
+        FlagInfo("context-length", "size"),
+        FlagInfo("enable-metrics", "bool", default=False),
+        FlagInfo("tp-size", "int", default=1, aliases=["tensor-parallel-size"]),
+        FlagInfo(
             "mamba-scheduler-strategy",
             "str",
             choices=["auto", "no_buffer", "extra_buffer"],
             default="auto",
         ),
-        Flag("cuda-graph-max-bs", "int"),
-        Flag("cuda-graph-bs", "int", many=True),
-        Flag("log-requests-level", "int", choices=[0, 1, 2, 3]),
-        Flag("model-loader-extra-config", "json"),
-        Flag("uvicorn-access-log-exclude-prefixes", "str", many=True),
+        FlagInfo("cuda-graph-max-bs", "int"),
+        FlagInfo("cuda-graph-bs", "int", many=True),
+        FlagInfo("log-requests-level", "int", choices=[0, 1, 2, 3]),
+        FlagInfo("model-loader-extra-config", "json"),
+        FlagInfo("uvicorn-access-log-exclude-prefixes", "str", many=True),
     ],
 )
 NEW = Catalogue(
     version="0.5.23",
     flags=[
-        Flag("mem-fraction-static", "float"),
-        Flag(
+        FlagInfo("mem-fraction-static", "float"),
+        FlagInfo(
             "mamba-radix-cache-strategy",
             "str",
             choices=["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"],
         ),
-        Flag("cuda-graph-max-bs-decode", "int"),
-        Flag("disable-overlap-schedule", "bool"),
+        FlagInfo("cuda-graph-max-bs-decode", "int"),
+        FlagInfo("disable-overlap-schedule", "bool"),
     ],
 )
 FLEET = FleetSpec(model="/models/q", base_port=30000)
