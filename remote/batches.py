@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from remote.generate import layout
-from remote.protocol import Batches
+from remote.protocol import Batches, BatchFile
+
+NEWEST = 40
+"""Batch files that are told one by one."""
 
 
 class _Entry(msgspec.Struct):
     """The keys of a manifest line that count here."""
 
     name: str
-    state: str = "sealed"
+    state: Literal["sealed", "uploaded", "local_deleted"] = "sealed"
     records: int = 0
     bytes: int = 0
+    last_at: str = ""
+    uploaded_at: str = ""
 
 
 def count(directory: Path) -> Batches:
@@ -28,16 +34,26 @@ def count(directory: Path) -> Batches:
     entries = _manifest(directory / layout.MANIFEST)
     files = records = size = 0
     gone = {name: entry for name, entry in entries.items() if entry.state == "local_deleted"}
+    told = {
+        name: BatchFile(name, e.state, e.records, e.bytes, e.last_at, e.uploaded_at)
+        for name, e in entries.items()
+    }
     for path in directory.iterdir() if directory.is_dir() else ():
-        if layout.batch_number(path.name) is not None:
-            entry = entries.get(path.name)
-            records += entry.records if entry else _newlines(path)
-        elif layout.open_number(path.name) is not None:
-            records += _newlines(path)
-        else:
+        sealed = layout.batch_number(path.name) is not None
+        if not sealed and layout.open_number(path.name) is None:
             continue
+        entry = entries.get(path.name)
+        try:
+            weighs = path.stat().st_size
+        except FileNotFoundError:
+            continue  # sealed, or deleted after its upload, a moment ago
+        holds = entry.records if entry else _newlines(path)
+        if entry is None:
+            state: Literal["sealed", "open"] = "sealed" if sealed else "open"
+            told[path.name] = BatchFile(path.name, state, holds, weighs)
+        records += holds
         files += 1
-        size += path.stat().st_size
+        size += weighs
         gone.pop(path.name, None)  # killed before it was deleted
     uploaded = sum(e.state in ("uploaded", "local_deleted") for e in entries.values())
     return Batches(
@@ -46,6 +62,7 @@ def count(directory: Path) -> Batches:
         bytes=size + sum(e.bytes for e in gone.values()),
         uploaded=uploaded,
         done_lines=_newlines(directory / layout.DONE),
+        newest=[told[name] for name in sorted(told, reverse=True)[:NEWEST]],
     )
 
 

@@ -291,6 +291,8 @@ class Epoch(Struct, frozen=True):
     kv_usage: float | None = None
     seconds: float = 0.0
     """Busy server-seconds behind ``tok_s_per_gpu``."""
+    cost: str = ""
+    """What the swap to it has cost, as measured: one line."""
 
 
 StepName: TypeAlias = Literal[
@@ -343,6 +345,10 @@ class Swap(Struct, frozen=True):
     unset_flags: list[str] = []
     in_flight: InFlight = "drain"
     at_once: int = 1
+    tokens_kept: int = 0
+    """Output tokens of interrupted answers that the run has kept meanwhile."""
+    tokens_lost: int = 0
+    """Those that it had to throw away, as far as the servers told them."""
     text: str = ""
     """One line on how it ended, or on what holds it up."""
     confirm_s: float | None = None
@@ -453,6 +459,8 @@ class Rollback(Struct, tag="rollback", frozen=True):
     spec: TargetSpec
     epoch: int | None = None
     strategy: Literal["rolling", "all"] = "rolling"
+    in_flight: InFlight = "continue"
+    at_once: int = 1
 
 
 class Decide(Struct, tag="swap.decide", frozen=True):
@@ -518,6 +526,10 @@ class ReadBatches(Struct, tag="batches", frozen=True):
     """What the batch files of the run's directory themselves say. → :class:`Batches`"""
 
 
+class ReadMix(Struct, tag="mix", frozen=True):
+    """The run by source: what was planned, what has come of it. → :class:`Mix`"""
+
+
 class ReadAnswers(Struct, tag="answers", frozen=True):
     """Newest records of the run's directory, or those whose line matches. → :class:`Answers`"""
 
@@ -564,6 +576,7 @@ Request: TypeAlias = (
     | ReadHistory
     | ReadEvents
     | ReadBatches
+    | ReadMix
     | ReadAnswers
     | ReadFlags
     | Subscribe
@@ -576,6 +589,7 @@ READ_ONLY: tuple[type, ...] = (
     ReadHistory,
     ReadEvents,
     ReadBatches,
+    ReadMix,
     ReadAnswers,
     ReadFlags,
     Subscribe,
@@ -635,6 +649,18 @@ class Events(Struct, tag="events", frozen=True):
     events: list[Event]
 
 
+class BatchFile(Struct, frozen=True):
+    """One batch file, as its line in the manifest has it; the open one as it is on disk."""
+
+    name: str
+    state: Literal["open", "sealed", "uploaded", "local_deleted"]
+    records: int
+    bytes: int
+    last_at: str = ""
+    """When its last record was finished (RFC 3339, UTC)."""
+    uploaded_at: str = ""
+
+
 class Batches(Struct, tag="batches", frozen=True):
     """Counted in the run directory, not taken from the run's own counters."""
 
@@ -645,6 +671,41 @@ class Batches(Struct, tag="batches", frozen=True):
     """Files that the manifest says are in S3."""
     done_lines: int = 0
     """Lines of ``.done_indices``."""
+    newest: list[BatchFile] = []
+    """The last of them, newest first."""
+
+
+class SourceMix(Struct, frozen=True):
+    """One source of the prompts, planned against finished. Planned amounts are None where nobody
+    has told them, tokens too where a part of the records was written by a version that did not
+    sum them by source."""
+
+    source: str
+    """Empty for prompts that name none."""
+    planned: int | None = None
+    """Prompts."""
+    planned_prompt_tokens: int | None = None
+    planned_output_tokens: int | None = None
+    """As `stoker prepare` expected them."""
+    done: int = 0
+    prompt_tokens: int | None = 0
+    output_tokens: int | None = 0
+    outcomes: dict[str, int] = {}
+    """Of all prompts that have ended: done, given up and set aside; ``?`` counts those whose
+    outcome was not summed by source."""
+    failed: int = 0
+    set_aside: int = 0
+
+
+class Mix(Struct, tag="mix", frozen=True):
+    """The run's sources, largest plan first."""
+
+    sources: list[SourceMix] = []
+    planned_by: str = ""
+    """Name of the file that the plan was read in: a manifest of ``stoker prepare``, or the
+    prompts themselves; empty where there is none, or while they are counted."""
+    counting: bool = False
+    """Whether the prompts are being counted now: ask again."""
 
 
 class Answer(Struct, frozen=True):
@@ -714,7 +775,7 @@ class FlagCatalogue(Struct, tag="flags", frozen=True):
 
 
 Result: TypeAlias = (
-    Snapshot | Done | Plan | LogPart | History | Events | Batches | Answers | FlagCatalogue
+    Snapshot | Done | Plan | LogPart | History | Events | Batches | Mix | Answers | FlagCatalogue
 )
 
 

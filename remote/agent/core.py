@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from remote import answers, batches, host, samples, verdict
+from remote import answers, batches, host, mix, samples, verdict
 from remote.agent import alerts, diff, epochs, logs, prune
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
@@ -39,6 +39,7 @@ from remote.protocol import (
     ReadHistory,
     Reading,
     ReadLog,
+    ReadMix,
     Request,
     Result,
     ServerInfo,
@@ -83,6 +84,7 @@ class Agent:
         self._first_minute: _FirstMinute | None = None
         self._verdict: Verdict | None = None
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
+        self._mixer = mix.Mixer()
         self._simulated = os.environ.get("STOKER_SIMULATED") == "1"
         self._looked = time.monotonic()
         self._host = HostState()
@@ -370,6 +372,9 @@ class Agent:
                 return Events(await self.journal.events(request.after, limit))
             case ReadBatches():
                 return await asyncio.to_thread(batches.count, self.run.output)
+            case ReadMix():
+                output, prompts = self.run.output, self.run.prompts
+                return await asyncio.to_thread(self._mixer.look, output, prompts)
             case ReadAnswers():
                 return await self._read_answers(request)
             case ReadFlags():

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from remote.generate import layout
 from remote.generate.disk import Appender, Disk, DiskBrokenError, DiskFullError, is_full
-from remote.generate.records import Batch, Seen, deltas, line
+from remote.generate.records import Batch, Seen, SourceSums, deltas, line
 
 Kind: TypeAlias = Literal["batch", "failed", "set_aside", "pending"]
 
@@ -55,6 +55,7 @@ class Tally:
     reasoning_tokens: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
+    by_source: dict[str, SourceSums] = field(default_factory=dict)
     epochs: Counter[str] = field(default_factory=Counter)
     first_at: str = ""
     last_at: str = ""
@@ -65,12 +66,19 @@ class Tally:
         self.size += len(data)
         self.digest.update(data)
         self.indices.append(seen.index)
+        name = seen.source or ""
+        sums = self.by_source.get(name)
+        if sums is None:
+            sums = self.by_source[name] = SourceSums(outcomes={})
         if seen.usage is not None:
             self.prompt_tokens += seen.usage.prompt_tokens
             self.completion_tokens += seen.usage.completion_tokens
             self.reasoning_tokens += seen.usage.reasoning_tokens
+            sums.prompt_tokens += seen.usage.prompt_tokens
+            sums.completion_tokens += seen.usage.completion_tokens
+        sums.outcomes[seen.outcome] = sums.outcomes.get(seen.outcome, 0) + 1
         self.outcomes[seen.outcome] += 1
-        self.sources[seen.source or ""] += 1
+        self.sources[name] += 1
         self.epochs["null" if seen.epoch is None else str(seen.epoch)] += 1
         if at := seen.finished_at:
             self.first_at = min(self.first_at, at) if self.first_at else at
@@ -90,6 +98,7 @@ class Tally:
             reasoning_tokens=self.reasoning_tokens,
             outcomes=dict(self.outcomes),
             sources=dict(self.sources),
+            by_source=self.by_source,
             epochs=dict(self.epochs),
             first_at=self.first_at,
             last_at=self.last_at,

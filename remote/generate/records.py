@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -81,6 +81,7 @@ class GivenUp(Struct):
     server: str
     time: str
     detail: str = ""
+    source: str | None = None
 
 
 class Pending(Struct):
@@ -99,6 +100,14 @@ class Pending(Struct):
     data: Raw
 
 
+class SourceSums(Struct):
+    """Of one source's records in a batch: tokens, and how many of each outcome."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    outcomes: dict[str, int] = {}
+
+
 class Batch(Struct):
     """One line of ``manifest.jsonl``: the last line of a name wins, each is complete."""
 
@@ -107,14 +116,17 @@ class Batch(Struct):
     records: int
     bytes: int
     sha256: str
-    indices: list[int]
-    """Ascending; the first as it is, then differences."""
+    indices: Raw
+    """A list of integers, ascending: the first as it is, then differences. Left as it stands in
+    its line, since a long run has thousands of these lists and needs them only at its start."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     outcomes: dict[str, int] = {}
     sources: dict[str, int] = {}
     """Records without a source count under the empty name."""
+    by_source: dict[str, SourceSums] = {}
+    """The same names; empty in lines of versions that did not sum by source."""
     epochs: dict[str, int] = {}
     """By decimal epoch id; records outside the agent count under ``null``."""
     first_at: str = ""
@@ -181,12 +193,23 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def deltas(indices: Iterable[int]) -> list[int]:
-    """Ascending indices as first value and differences."""
+_steps = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]]).decode
+
+
+def deltas(indices: Iterable[int]) -> Raw:
+    """Indices as a batch lists them: ascending, the first value and then differences."""
     ordered = sorted(indices)
-    return ordered[:1] + [b - a for a, b in pairwise(ordered)]
+    return Raw(encode(ordered[:1] + [b - a for a, b in pairwise(ordered)]))
 
 
-def undelta(coded: list[int]) -> Iterator[int]:
+def coded(indices: Raw) -> list[int]:
+    """The first value and the differences.
+
+    :raises msgspec.DecodeError: no list of integers from 0 on.
+    """
+    return _steps(indices)
+
+
+def undelta(indices: Raw) -> Iterator[int]:
     """The indices that :func:`deltas` coded, ascending."""
-    return accumulate(coded)
+    return accumulate(coded(indices))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from remote.generate.job import Job
 from remote.generate.ledger import Entry, Kind
 from remote.generate.outcomes import Answer
+from remote.generate.partial import Segment
 from remote.generate.records import Completion, GivenUp, Outcome, Seen, line, now
 from remote.generate.server import Server
 from remote.generate.settings import Settings
@@ -61,9 +64,17 @@ def check_body(settings: Settings, server: Server, rid: str) -> dict[str, Any]:
 
 
 def completion(
-    settings: Settings, server: Server, job: Job, answer: Answer, outcome: Outcome, latency: float
+    settings: Settings,
+    server: Server,
+    job: Job,
+    answer: Answer,
+    outcome: Outcome,
+    latency: float,
+    segments: Sequence[Segment] = (),
 ) -> Entry:
     """The record of a finished prompt, for the file that its outcome says."""
+    if segments:
+        latency = sum(segment.latency_s for segment in segments)
     prompt, talk = job.prompt, job.talk
     tools = prompt.tools
     record = Completion(
@@ -87,6 +98,8 @@ def completion(
     )
     if talk is not None:
         record.turns = talk.turns
+    elif segments:
+        record.segments = msgspec.to_builtins(segments)
     kind: Kind = "batch" if outcome in settings.keep else "set_aside"
     seen = Seen(job.index, prompt.source, outcome, record.usage, server.epoch, record.finished_at)
     return Entry(kind, job.index, line(record), seen)
@@ -103,5 +116,6 @@ def given_up(job: Job, server: str, outcome: Outcome, reason: str, status: int |
         attempts=job.attempts,
         server=server,
         time=now(),
+        source=job.prompt.source,
     )
     return Entry("failed", job.index, line(record), Seen(job.index, outcome=outcome))
