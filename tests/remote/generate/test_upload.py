@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from remote import batches, verify
 from remote.generate import upload
-from remote.generate.records import Batch
+from remote.generate.records import Batch, deltas
 from remote.generate.upload import Uploader, explain
 from remote.protocol import S3Spec
 from tests.remote.generate.conftest import KEYS, Generation, Served, wait_for
@@ -59,7 +59,7 @@ def make_batch(folder: Path, number: int, size: int = 1000) -> Batch:
     name = f"completions_{number:06d}.jsonl"
     data = (f'{{"index":{number},' + f'"x":"{number}' + "y" * size + '"}\n').encode()
     (folder / name).write_bytes(data)
-    return Batch(name, "sealed", 1, len(data), hashlib.sha256(data).hexdigest(), [number])
+    return Batch(name, "sealed", 1, len(data), hashlib.sha256(data).hexdigest(), deltas([number]))
 
 
 def make(folder: Path, url: str, bucket: str, run_id: str = "r1") -> tuple[Uploader, list[Batch]]:
