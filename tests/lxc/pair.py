@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from console.lab import host
+from tests import ports
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDS = {
@@ -154,7 +155,7 @@ class Pair:
         pct = layout.bin / "pct"
         pct.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         pct.chmod(0o755)
-        port = _free_port()
+        port = ports.free()
         ssh = layout.ssh
         path = f"{layout.bin}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         config = [
@@ -210,12 +211,6 @@ def _shared() -> list[Path]:
     wanted = {ROOT, Path(sys.prefix), Path(sys.base_prefix), Path(sys.base_prefix).resolve()}
     wanted = {place for place in wanted if not place.is_relative_to("/usr")}
     return sorted(p for p in wanted if not any(p != q and p.is_relative_to(q) for q in wanted))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import psutil
 
 from console.lab import venv
 from console.lab.sim.settings import SimSettings, Version
+from tests import ports
 
 STORY = {
     "mem-fraction-static": "0.85",
@@ -31,13 +31,6 @@ STRATEGY = {
     "0.5.12": "mamba-scheduler-strategy",
     "0.5.23": "mamba-radix-cache-strategy",
 }
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(what: Callable[[], Any], seconds: float = 20.0, why: str = "") -> Any:
@@ -163,7 +156,7 @@ class Lab:
         **flags: Any,
     ) -> Server:
         """Start a server; flags with underscores for dashes."""
-        port = port or free_port()
+        port = port or ports.free()
         given = {name.replace("_", "-"): value for name, value in flags.items()}
         every = {STRATEGY[self.version]: strategy, **STORY, **given}
         number = len(self.started)

@@ -7,7 +7,6 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests import ports
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else "")
 
@@ -29,9 +30,7 @@ class Sshd:
         for name in ("host_key", "id"):
             self.keygen(name)
         (folder / "authorized_keys").write_text((folder / "id.pub").read_text())
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = ports.free()
         self.know()
         (folder / "sshd_config").write_text(
             "\n".join(

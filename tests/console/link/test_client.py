@@ -34,7 +34,7 @@ async def test_nothing_deployed_says_what_to_do(target: Target) -> None:
         with pytest.raises(LinkError, match="stoker deploy") as caught:
             await watcher.client.call(Get())
         assert caught.value.kind == "undeployed"
-        assert watcher.state == "failed"
+        await until(lambda: watcher.state == "failed")
 
 
 async def test_deploy_is_done_once(target: Target, workspace: Workspace) -> None:
@@ -95,7 +95,7 @@ async def test_who_may_only_look_starts_no_agent(
     async with watching(dataclasses.replace(target, read_only=True)) as watcher:
         with pytest.raises(LinkError, match="no agent runs"):
             await watcher.client.call(Get())
-        assert watcher.state == "failed"
+        await until(lambda: watcher.state == "failed")
         assert agent_pid(workspace) == before
         async with watching(target) as acting:
             await acting.client.call(Get())

@@ -21,6 +21,7 @@ from console.link.errors import AuthError, LinkError
 from console.link.place import Place, reach
 from remote.paths import Workspace
 from remote.protocol import Get, Snapshot, Subscribe, TargetSpec
+from tests import ports
 from tests.console.link.conftest import until, watching
 from tests.console.link.sshd import Sshd
 
@@ -133,10 +134,7 @@ async def test_missing_key_file_and_configuration(sshd: Sshd) -> None:
 
 
 async def test_no_server_no_host_no_answer(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        closed = free.getsockname()[1]
-    error = await refused(target_of(sshd, where=f"ssh://127.0.0.1:{closed}"))
+    error = await refused(target_of(sshd, where=f"ssh://127.0.0.1:{ports.free()}"))
     assert "refuses connections" in str(error)
     assert error.kind == "unreachable"
     error = await refused(target_of(sshd, where="no-such-host.invalid"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ from remote.fleet.records import Folder
 from remote.fleet.timing import Timing
 from remote.paths import Workspace
 from remote.protocol import Epoch, Flags, FleetSpec, TargetSpec
+from tests import ports
 
 FAST = Timing(
     tick=0.1,
@@ -48,15 +48,26 @@ class FakeRun:
     open: dict[int, int] = field(default_factory=dict)
     may: dict[int, str] = field(default_factory=dict)
     alive: bool = True
+    cannot: str = ""
+    counted: tuple[int, int] = (0, 0)
 
     def dispatch(self, gpu: int, do: str) -> None:
         self.told.append((gpu, do))
         self.may[gpu] = do
-        if do == "abort":
+        if do in ("abort", "redo"):
             self.open[gpu] = 0
 
     def in_flight(self, gpu: int) -> int | None:
         return self.open.get(gpu, 0) if self.alive else None
+
+    async def refresh(self) -> None:
+        pass
+
+    def unable(self) -> str:
+        return self.cannot if self.alive else "no run of Stoker's is at work"
+
+    def tokens(self) -> tuple[int, int]:
+        return self.counted
 
     def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
         self.servers.append((gpu, max_running, epoch, process))
@@ -81,28 +92,6 @@ class Events:
 
     def texts(self, kind: str) -> list[str]:
         return [text for k, text, _ in self.all if k == kind]
-
-
-def free_base(count: int) -> int:
-    """A base port with ``count`` free ports from it on."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            base = int(probe.getsockname()[1])
-        if base + count > 65000:
-            continue
-        sockets = []
-        try:
-            for port in range(base, base + count):
-                one = socket.socket()
-                sockets.append(one)
-                one.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        finally:
-            for one in sockets:
-                one.close()
-        return base
 
 
 async def until(true: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
@@ -193,6 +182,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     package.mkdir()
     (package / "__init__.py").touch()
     shutil.copy(Path(__file__).with_name("fake_server.py"), package / "launch_server.py")
-    made = Site(root=tmp_path, base=free_base(3), gpus=2)
+    made = Site(root=tmp_path, base=ports.free(3), gpus=2)
     yield made
     await made.end_all()

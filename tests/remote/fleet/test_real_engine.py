@@ -24,7 +24,8 @@ from remote.fleet import identity, installed
 from remote.fleet.fleet import Fleet
 from remote.protocol import Flags, FleetSpec, TargetSpec
 from remote.sglang import source
-from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, free_base, until
+from tests import ports
+from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
 from tests.remote.fleet.test_fleet import pid_of
 from tests.remote.fleet.test_swap import Journal, begin
 
@@ -53,7 +54,7 @@ REAL = replace(FAST, tick=0.5, loads=1.0, metrics=1.0, term=12.0, stall=30.0)
 
 
 def real_site(tmp_path: Path) -> tuple[Site, TargetSpec]:
-    site = Site(root=tmp_path, base=free_base(1), gpus=1, run=FakeRun(), events=Events())
+    site = Site(root=tmp_path, base=ports.free(1), gpus=1, run=FakeRun(), events=Events())
     spec = TargetSpec(
         name="real",
         workspace=str(tmp_path),

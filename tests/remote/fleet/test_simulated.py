@@ -20,7 +20,8 @@ from console.lab.sim.settings import Fault, SimSettings, Version, set_fault
 from remote.fleet import identity, processes
 from remote.fleet.fleet import Fleet
 from remote.protocol import Flags, FleetSpec, TargetSpec
-from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, free_base, until
+from tests import ports
+from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
 from tests.remote.fleet.test_fleet import pid_of
 from tests.remote.fleet.test_swap import Journal, begin
 
@@ -65,7 +66,7 @@ class SimSite(Site):
 def settle(tmp_path: Path, version: Version, speed: float = 400.0) -> SimSite:
     state = tmp_path / "state"
     settings = SimSettings(state_dir=str(state), speed=speed, transient_errors=0.0)
-    site = SimSite(root=tmp_path / "ws", base=free_base(6), gpus=1, run=FakeRun(), events=Events())
+    site = SimSite(root=tmp_path / "ws", base=ports.free(6), gpus=1, run=FakeRun(), events=Events())
     site.root.mkdir()
     site.version, site.state = version, state
     site.python = venv.make(tmp_path / "venv", version, settings)
