@@ -65,6 +65,31 @@ _LISTS: Final = frozenset({"logs", "events"})
 
 ACTIONS: Final[tuple[Action, ...]] = (
     # Look
+    Action(
+        "targets",
+        "Targets",
+        "Every target of stoker.toml with its state; actions mean the chosen one.",
+        ("A",),
+        "Look",
+        footer=12,
+    ),
+    Action(
+        "target.next",
+        "Next target",
+        "The same screen of the next target.",
+        ("N",),
+        "Look",
+        footer=13,
+    ),
+    Action(
+        "target.open",
+        "Open",
+        "The chosen target's own screens.",
+        ("enter",),
+        "Look",
+        screens=frozenset({"targets"}),
+        footer=1,
+    ),
     Action("fleet", "Fleet", "All servers at a glance: the home screen.", ("f",), "Look", footer=6),
     Action("logs", "Logs", "Server logs side by side, followed live.", ("l",), "Look", footer=6),
     Action(
@@ -78,7 +103,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "run",
         "Run",
-        "Outcomes, failures by cause, batch files and uploads.",
+        "Outcomes by source, the mix, newest answers, failures, batch files and uploads.",
         ("g",),
         "Look",
         footer=8,
@@ -241,6 +266,30 @@ ACTIONS: Final[tuple[Action, ...]] = (
         verb="run retry-failed",
         loses="failed.jsonl is renamed, not deleted; those prompts count as not done again.",
         request=lambda spec, gpus: RetryFailed(),
+    ),
+    Action(
+        "run.retry_aside",
+        "Retry set aside",
+        "Give prompts that were given up on, and those whose answer was set aside, another life.",
+        ("U",),
+        "Run",
+        danger="key",
+        changes=True,
+        verb="run retry-failed --set-aside",
+        loses="failed.jsonl and set_aside.jsonl are renamed, not deleted; those prompts count as "
+        "not done again.",
+        request=lambda spec, gpus: RetryFailed(set_aside=True),
+        screens=frozenset({"run"}),
+    ),
+    Action(
+        "run.concurrency",
+        "Requests at once",
+        "How many requests may be in flight on each server, or auto; the running run obeys.",
+        ("C",),
+        "Run",
+        changes=True,
+        screens=frozenset({"run"}),
+        footer=14,
     ),
     # Chart
     Action(

@@ -1,55 +1,38 @@
-"""The Textual app: screens, keys, themes, and the life of the feed.
+"""The Textual app: screens, keys, themes, and the targets under watch.
 
-State lives here (:attr:`StokerApp.state`, made by :func:`console.model.reduce`); screens and
-widgets read it and paint. The feed connects only after the first frame is on the screen, and
-nothing here waits for it: a dead link freezes nothing.
+State lives in :class:`console.watch.Watch`, one a target; :attr:`StokerApp.front` is the one that
+screens and widgets show, read through :attr:`StokerApp.state`. Feeds connect only after the first
+frame is on the screen, and nothing here waits for them: a dead link freezes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
-import sys
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from console import away, clipboard, model, prefs, themes
-from console.actions import ACTIONS, BY_NAME, Action, Danger, command_line, danger
-from console.config import ConfigError
-from console.feed import Connect, Feed, FeedError, connect_agent
+from console import away, clipboard, deeds, model, prefs, themes
+from console.actions import ACTIONS, BY_NAME, Action
+from console.feed import Connect, FeedError
 from console.lookback import Lookback
-from console.replay import Recorded, ReplayFeed
+from console.palette import Actions
+from console.replay import ReplayFeed
 from console.screens.base import StokerScreen
 from console.screens.fleet import FleetScreen
 from console.text import visible
+from console.watch import Source, Watch
 from console.widgets.chart import SETS, Plot, Plotter
-from remote.protocol import (
-    Decide,
-    Done,
-    Events,
-    Happened,
-    Message,
-    Plan,
-    ReadEvents,
-    Request,
-    Result,
-    RunControl,
-    RunStart,
-    Snapshot,
-    Subscribe,
-)
+from remote.protocol import Done, Happened, Message, Plan, Request, Result, Snapshot, Subscribe
 
-if TYPE_CHECKING:
-    from console.config import Settings, Target
+BETWEEN_S = 0.4
+"""Between the first connections of targets in the background: an SSH server refuses those that
+come all at once (OpenSSH's ``MaxStartups``)."""
 
 
 def _later(name: str) -> Callable[[], StokerScreen]:
@@ -61,34 +44,6 @@ def _later(name: str) -> Callable[[], StokerScreen]:
         return screen
 
     return make
-
-
-class Actions(Provider):
-    """Every action of the registry in the command palette."""
-
-    def _offers(self) -> list[tuple[Action, str]]:
-        keys = [(a, f"{a.title}  ({a.group.lower()})") for a in ACTIONS if a.name != "palette"]
-        app = self.app
-        return [(a, text) for a, text in keys if not isinstance(app, StokerApp) or app.allowed(a)]
-
-    async def discover(self) -> Hits:
-        """All of them, before anything is typed."""
-        for action, text in self._offers():
-            yield DiscoveryHit(text, self._do(action), help=action.help)
-
-    async def search(self, query: str) -> Hits:
-        """Those whose title or help matches."""
-        matcher = self.matcher(query)
-        for action, text in self._offers():
-            score = matcher.match(f"{text} {action.help}")
-            if score > 0:
-                yield Hit(score, matcher.highlight(text), self._do(action), help=action.help)
-
-    def _do(self, action: Action) -> Any:
-        async def do() -> None:
-            await self.app.run_action(f"app.act('{action.name}')")
-
-        return do
 
 
 class MistakeError(Exception):
@@ -103,14 +58,15 @@ class MistakeError(Exception):
 
 
 class StokerApp(App[None], inherit_bindings=False):
-    """The console on one target."""
+    """The console. ``connect`` is the way to its one target, called ``name``, or all the targets
+    that it watches: then ``name`` says which is in front."""
 
     CSS_PATH = themes.folder() / "app.tcss"
     TITLE = "stoker"
     COMMANDS: ClassVar[Any] = {Actions}
     MODES: ClassVar[Any] = {
         "fleet": FleetScreen,
-        **{name: _later(name) for name in ("logs", "config", "run", "events")},
+        **{name: _later(name) for name in ("targets", "logs", "config", "run", "events")},
     }
     DEFAULT_MODE = "fleet"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -124,7 +80,7 @@ class StokerApp(App[None], inherit_bindings=False):
 
     def __init__(
         self,
-        connect: Connect,
+        connect: Connect | Sequence[Source],
         *,
         name: str = "",
         read_only: bool = False,
@@ -134,38 +90,75 @@ class StokerApp(App[None], inherit_bindings=False):
         tracebacks: bool = False,
     ) -> None:
         super().__init__()
-        self.target_name = name
         self.strict = strict
         """Whether a part that cannot be painted ends the app: for tests."""
         self.tracebacks = tracebacks
         self.read_only_asked = read_only
-        self.state = model.State()
-        self.lookback = Lookback(
-            lambda request: self.ask(request, quiet=True), lambda: self.state.time or self.now()
-        )
         self.plots = 0
         self.plotter = Plotter()
-        self.focus_gpu: int | None = None
-        self.hidden_swap: int | None = None
         self.animation_level = "none"
-        self._connect = connect
-        self._feed: Feed | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shown_at = 0.0
         self._due = False
         self._remember = remember
         self._prefs = prefs.read() if remember else prefs.Prefs()
         self._wish = theme or self._prefs.theme
-        self._seen = self._prefs.seen.get(name)
-        """Where things stood when this target was last looked at."""
-        self._greeted = False
         self._played = 0.0
         self._reading = False
+        sources = connect if isinstance(connect, Sequence) else [Source(name, connect)]
+        self.watches = [
+            Watch(source, self._heard, self._linked, seen=self._prefs.seen.get(source.name))
+            for source in sources
+        ]
+        self.front = next((w for w in self.watches if w.name == name), self.watches[0])
+        """The target that every screen but the list shows, and that actions mean."""
+        self._built: dict[str, Watch] = {self.DEFAULT_MODE: self.front}
+        """For which target the screen of a mode was made."""
+
+    # --- the target in front ---
+
+    @property
+    def state(self) -> model.State:
+        """What is known of the target in front."""
+        return self.front.state
+
+    @state.setter
+    def state(self, state: model.State) -> None:
+        self.front.state = state
+
+    @property
+    def target_name(self) -> str:
+        """Its name."""
+        return self.front.name
+
+    @property
+    def lookback(self) -> Lookback:
+        """Its past."""
+        return self.front.lookback
+
+    @property
+    def focus_gpu(self) -> int | None:
+        """The GPU chosen on it."""
+        return self.front.focus_gpu
+
+    @focus_gpu.setter
+    def focus_gpu(self, gpu: int | None) -> None:
+        self.front.focus_gpu = gpu
+
+    @property
+    def hidden_swap(self) -> int | None:
+        """The ended swap that need not be shown any more."""
+        return self.front.hidden_swap
+
+    @property
+    def replay(self) -> ReplayFeed | None:
+        """The recording that is played, where it is one."""
+        return self.front.replay
 
     # --- life ---
 
     def on_mount(self) -> None:
-        """Themes, then the first frame, then the feed."""
+        """Themes, then the first frame, then the feeds."""
         found, problems = themes.load_all()
         for theme in found:
             self.register_theme(theme)
@@ -181,25 +174,16 @@ class StokerApp(App[None], inherit_bindings=False):
         self.call_after_refresh(self._start)
 
     def _start(self) -> None:
-        self._feed = self._connect(self._heard, self._linked)
-        self.spawn(self._live(self._feed))
-
-    async def _live(self, feed: Feed) -> None:
-        with contextlib.suppress(FeedError):
-            await feed.subscribe(self.wanted())
-        try:
-            await feed.run()
-        except FeedError as error:
-            self._linked(model.Link("failed", str(error), self.now()))
-        except Exception as error:  # a bug in the link must show, and must not take the screen down
-            self._linked(model.Link("failed", f"{type(error).__name__}: {error}", self.now()))
+        self.front.start()
+        self.spawn(self.front.live(self.wanted()))
+        others = [watch for watch in self.watches if watch is not self.front]
+        for index, watch in enumerate(others):
+            self.spawn(watch.live(watch.cursor(), wait=(index + 1) * BETWEEN_S))
 
     async def on_unmount(self) -> None:
-        """Leave: remember, close the feed, end the drawing process."""
+        """Leave: remember, close the feeds, end the drawing process."""
         self._keep()
-        if self._feed is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._feed.close(), 3)
+        await asyncio.gather(*(watch.close() for watch in self.watches))
         for task in list(self._tasks):
             task.cancel()
         await self.plotter.close()
@@ -208,15 +192,10 @@ class StokerApp(App[None], inherit_bindings=False):
         if not self._remember:
             return
         self._prefs.theme = self.theme
-        if self.state.received is not None and self.target_name and self.replay is None:
-            progress = self.state.progress
-            self._prefs.seen[self.target_name] = prefs.Seen(
-                self.state.time,
-                self.state.events[-1].id if self.state.events else 0,
-                progress.completed if progress else 0,
-                progress.rate_per_sec if progress else 0.0,
-                model.eta(self.state, self.state.time).at,
-            )
+        for watch in self.watches:
+            state = watch.state
+            if watch.looked and state.received is not None and watch.name and watch.replay is None:
+                self._prefs.seen[watch.name] = away.seen_now(state)
         prefs.write(self._prefs)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
@@ -246,35 +225,43 @@ class StokerApp(App[None], inherit_bindings=False):
         """The console's clock."""
         return time.time()
 
-    def _heard(self, message: Message) -> None:
-        self.state = model.reduce(self.state, message, self.now())
+    def _heard(self, watch: Watch, message: Message) -> None:
         if isinstance(message, Snapshot):
-            if not self._greeted:
-                self._greeted = True
-                if self.replay is None and away.worth_telling(self._seen, self.state):
-                    self.spawn(self.tell_away(asked=False))
-            self._keep_past(message)
-        if isinstance(message, Snapshot | Happened):
-            self._soon()
+            self._greet()
+            self._keep_past(watch, message)
         if isinstance(message, Happened):
-            self._react(message)
+            self._react(watch, message)
+        if watch is self.front and isinstance(message, Snapshot | Happened):
+            self._soon()
 
-    def _keep_past(self, snapshot: Snapshot) -> None:
-        """What is now becomes what was; a recording that is played fast is read instead."""
-        if self.replay is not None:
-            if snapshot.time != self._played and not self._reading:
-                self._played = snapshot.time
-                self._reading = True
-                self.spawn(self._past())
+    def _greet(self) -> None:
+        """Whoever looks at a target for the first time is told what happened meanwhile."""
+        watch = self.front
+        if watch.state.received is None or self.current_mode == "targets":
             return
-        self.lookback.add(self.state)
+        watch.looked = True
+        if not watch.greeted:
+            watch.greeted = True
+            if watch.replay is None and away.worth_telling(watch.seen, watch.state):
+                self.spawn(deeds.tell_away(self, asked=False))
 
-    def _react(self, message: Happened) -> None:
+    def _keep_past(self, watch: Watch, snapshot: Snapshot) -> None:
+        """What is now becomes what was; a recording that is played fast is read instead."""
+        if watch.replay is None:
+            watch.lookback.add(watch.state)
+        elif snapshot.time != self._played and not self._reading:
+            self._played = snapshot.time
+            self._reading = True
+            self.spawn(self._past(watch))
+
+    def _react(self, watch: Watch, message: Happened) -> None:
         event = message.event
-        if event.level == "error" and event.time > model.agent_now(self.state, self.now()) - 10:
+        if event.level == "error" and event.time > model.agent_now(watch.state, self.now()) - 10:
             self.bell()
+            if watch is not self.front:
+                self.say(f"{watch.name}: {event.text}", "error")
             if not self.app_focus:
-                self.call_out(f"{self.target_name}: {event.text}")
+                self.call_out(f"{watch.name}: {event.text}")
 
     def call_out(self, text: str) -> None:
         """A desktop notification through the terminal, for one who looks elsewhere.
@@ -286,39 +273,53 @@ class StokerApp(App[None], inherit_bindings=False):
             shown = visible(text, 200).replace(";", ",")
             self._driver.write(f"\x1b]9;stoker {shown}\a\x1b]777;notify;stoker;{shown}\a")
 
-    def _linked(self, link: model.Link) -> None:
-        before = self.state.link.state
-        if not link.since:
-            link = replace(link, since=self.now())
-        self.state = model.reduce(self.state, link, self.now())
-        if link.state in ("connected", "read-only", "replay") and before != link.state:
-            self.spawn(self._past())
-        self._soon()
+    def _linked(self, watch: Watch, before: str) -> None:
+        state = watch.state.link.state
+        if state in ("connected", "read-only", "replay") and before != state:
+            watch.past_due = True
+            self._load_past()
+        if watch is self.front:
+            self._soon()
 
-    async def _past(self) -> None:
-        """Fill cards and charts with what was before this console."""
+    def _load_past(self) -> None:
+        """Fetch what was before this console, of the target that is looked at."""
+        if self.front.past_due and self.current_mode != "targets":
+            self.front.past_due = False
+            self.spawn(self._past(self.front))
+
+    async def _past(self, watch: Watch) -> None:
         try:
-            await self.lookback.load()
+            await watch.lookback.load()
         finally:
             self._reading = False
         self._soon()
 
-    def _look(self, changed: bool) -> None:
-        """Load another window beside the screen."""
+    def look(self, changed: bool) -> None:
+        """Load another window of the past beside the screen, where it is another one."""
+        watch = self.front
 
         async def load() -> None:
-            await self.lookback.load_window()
+            await watch.lookback.load_window()
             self._soon()
 
         if changed:
             self.spawn(load())
 
+    async def seek(self, at: float) -> None:
+        """Go to a time of the recording, charts and all."""
+        watch = self.front
+        if watch.replay is not None:
+            await watch.replay.seek(at)
+            watch.lookback.clear()
+            await self._past(watch)
+
     # --- what goes out ---
 
     @property
     def read_only(self) -> bool:
-        """Whether this console may only look."""
-        return self.read_only_asked or self.state.link.state in ("read-only", "replay")
+        """Whether this console may only look at the target in front."""
+        only = self.read_only_asked or self.front.read_only
+        return only or self.state.link.state in ("read-only", "replay")
 
     def allowed(self, action: Action) -> bool:
         """Whether the action may be done now."""
@@ -327,13 +328,9 @@ class StokerApp(App[None], inherit_bindings=False):
         if not action.changes:
             return True
         if action.name == "deploy":  # the very thing that mends a link without an agent
-            return not self.read_only_asked and self.state.link.state != "replay"
+            asked = self.read_only_asked or self.front.read_only
+            return not asked and self.state.link.state != "replay"
         return not self.read_only and self.state.link.state == "connected"
-
-    @property
-    def replay(self) -> ReplayFeed | None:
-        """The recording that is played, where it is one."""
-        return self._feed if isinstance(self._feed, ReplayFeed) else None
 
     def refusal(self, action: Action) -> str:
         """Why an action is not allowed, in one line."""
@@ -341,49 +338,59 @@ class StokerApp(App[None], inherit_bindings=False):
             return f"{action.title}: this is live, no recording"
         if self.read_only_asked:
             return f"{action.title}: this console was opened read-only"
+        if self.front.read_only:
+            return f"{action.title}: {self.target_name} is only to be looked at"
         if self.read_only:
             return f"{action.title}: {self.state.link.text or 'this console may only look'}"
         return f"{action.title}: the link is {self.state.link.state}; nothing was sent"
 
-    async def ask_or_raise(self, request: Request, timeout: float = 30) -> Result:
-        """The result. Raises :class:`FeedError` with one line for people."""
-        if self._feed is None:
-            raise FeedError("not connected yet")
-        return await self._feed.call(request, timeout)
+    async def ask_or_raise(
+        self, request: Request, timeout: float = 30, watch: Watch | None = None
+    ) -> Result:
+        """The result, of the target in front unless another is named. Raises :class:`FeedError`
+        with one line for people."""
+        return await (watch or self.front).call(request, timeout)
 
     async def ask(
-        self, request: Request, *, quiet: bool = False, timeout: float = 30
+        self,
+        request: Request,
+        *,
+        quiet: bool = False,
+        timeout: float = 30,
+        watch: Watch | None = None,
     ) -> Result | None:
         """The result, or None where it was not done; the reason is told unless ``quiet``."""
         try:
-            result = await self.ask_or_raise(request, timeout)
+            return await self.ask_or_raise(request, timeout, watch)
         except FeedError as error:
             if not quiet:
                 self.say(str(error), "error")
             return None
-        if isinstance(result, Events):
-            self.state = model.with_events(self.state, result.events)
-        return result
+
+    async def send(self, request: Request, watch: Watch | None = None) -> None:
+        """Send, and say how it was taken."""
+        meant = watch or self.front
+        result = await self.ask(request, timeout=60, watch=meant)
+        where = f"{meant.name}: " if len(self.watches) > 1 else ""
+        if isinstance(result, Done):
+            self.say(where + (result.text or "done"))
+        elif isinstance(result, Plan):
+            self.say(where + ("; ".join(result.diff) or "under way"))
 
     def wanted(self) -> Subscribe:
         """What the screen in front needs pushed."""
-        logs: dict[str, tuple[int, int]] = {}
+        wanted = self.front.cursor()
         screen = self.screen_stack[0] if self.screen_stack else None
         for source in screen.sources if isinstance(screen, StokerScreen) else ():
             ring = self.state.logs.get(source)
-            logs[source] = (0, -1) if ring is None or ring.next < 0 else (ring.inode, ring.next)
-        last = self.state.events[-1].id if self.state.events else 0
-        return Subscribe(snapshots=True, events_after=last, logs=logs)
+            wanted.logs[source] = (
+                (0, -1) if ring is None or ring.next < 0 else (ring.inode, ring.next)
+            )
+        return wanted
 
     def resubscribe(self) -> None:
         """Tell the feed what the screen in front needs."""
-
-        async def tell() -> None:
-            if self._feed is not None:
-                with contextlib.suppress(FeedError):
-                    await self._feed.subscribe(self.wanted())
-
-        self.spawn(tell())
+        self.spawn(self.front.subscribe(self.wanted()))
 
     def say(self, text: str, severity: Any = "information") -> None:
         """One line in the corner; never markup."""
@@ -429,6 +436,19 @@ class StokerApp(App[None], inherit_bindings=False):
                 widget.notify_style_update()
                 widget.refresh()
 
+    def plots_for(self, width: int) -> tuple[Plot, ...]:
+        """The plots of the chosen set for a screen of this width."""
+        wide, narrow = SETS[self.plots]
+        return wide if width >= 180 else narrow
+
+    def next_theme(self) -> None:
+        """The next theme, kept for the next time."""
+        names = self.theme_names or ["textual-dark"]
+        index = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(index + 1) % len(names)]
+        self._keep()
+        self.say(f"theme: {self.theme}")
+
     # --- actions ---
 
     async def action_act(self, name: str) -> None:
@@ -441,243 +461,58 @@ class StokerApp(App[None], inherit_bindings=False):
         if isinstance(screen, StokerScreen) and await screen.act(name):
             self._soon()
             return
-        match name:
-            case "fleet" | "logs" | "config" | "run" | "events":
-                await self.go(name)
-            case "since":
-                self.spawn(self.tell_away(asked=True))
-            case "answers":
-                from console.screens.answers import AnswersScreen
-
-                await self.push_screen(AnswersScreen())
-            case "incident":
-                self.spawn(self.pack_incident())
-            case "help":
-                from console.screens.help import HelpScreen
-
-                await self.push_screen(HelpScreen(self.current_mode))
-            case "line":
-                from console.screens.lines import LinesScreen
-
-                await self.push_screen(LinesScreen())
-            case "palette":
-                self.action_command_palette()
-            case "theme":
-                self.next_theme()
-            case "picture":
-                self.save_picture()
-            case "quit":
-                self.exit()
-            case "chart.in" | "chart.out":
-                self._look(self.lookback.zoom(-1 if name == "chart.in" else 1))
-            case "chart.back" | "chart.forward":
-                self._look(self.lookback.move(-1 if name == "chart.back" else 1))
-            case "chart.metric":
-                self.plots = (self.plots + 1) % len(SETS)
-            case "replay.pause" | "replay.back" | "replay.on" | "replay.faster" | "replay.slower":
-                await self.turn(name)
-            case "restart":
-                from console.screens.restart import RestartScreen
-
-                await self.push_screen(RestartScreen(self.focus_gpu))
-            case "deploy":
-                await self.ask_deploy()
-            case "run.go":
-                self.run_go()
-            case "keep" | "take_back":
-                await self.decide(action)
-            case _ if action.request is not None:
-                await self.confirm_and_send(action)
+        await deeds.do(self, action)
         self._soon()
 
-    async def tell_away(self, *, asked: bool) -> None:
-        """What happened since the last look; without being asked only where there is something."""
-        seen = self._seen
-        if seen is None or seen.time <= 0:
-            if asked:
-                self.say("this target was never looked at from here before")
-            return
-        await self.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
-        fresh = [e for e in self.state.events if e.id > seen.event]
-        found = away.account(seen, self.state, fresh)
-        if found and (asked or len(self.screen_stack) == 1):
-            from console.screens.away import AwayScreen
-
-            def left(action: str | None) -> None:
-                if action:
-                    self.spawn(self.action_act(action))
-
-            await self.push_screen(AwayScreen(away.title(seen, self.state), found), left)
-
-    async def pack_incident(self) -> None:
-        """Everything a bug report needs, as one file in this folder."""
-        from console import incident
-
-        self.say("packing …")
-
-        async def ask(request: Request) -> Result | None:
-            return await self.ask(request, quiet=True)
-
-        try:
-            path = await incident.bundle(ask, self.state, Path.cwd())
-        except OSError as error:
-            self.say(f"the bundle was not written: {error}", "error")
-        else:
-            self.say(f"{path.name} is written; secrets were removed")
-
     async def go(self, mode: str) -> None:
-        """Bring a screen to the front."""
-        if mode != self.current_mode:
-            await self.switch_mode(mode)
-            self.resubscribe()
-            self.show()
-
-    async def turn(self, name: str) -> None:
-        """Turn the clock of a recording."""
-        replay = self.replay
-        if replay is None:
+        """Bring a screen to the front, of the target in front."""
+        if mode == self.current_mode:
             return
-        step = (replay.recorded.end - replay.recorded.begin) / 50
-        match name:
-            case "replay.pause":
-                replay.toggle()
-            case "replay.faster" | "replay.slower":
-                replay.faster(1 if name == "replay.faster" else -1)
-            case _:
-                await self.seek(replay.at + (step if name == "replay.on" else -step))
+        if mode != "targets":
+            if self._built.get(mode, self.front) is not self.front:
+                self.remove_mode(mode)  # what it held was another target's
+                self.add_mode(mode, self.MODES[mode])
+            self._built[mode] = self.front
+        await self.switch_mode(mode)
+        self.resubscribe()
+        self._greet()
+        self._load_past()
+        self.show()
 
-    async def seek(self, at: float) -> None:
-        """Go to a time of the recording, charts and all."""
-        if self.replay is None:
+    async def choose_target(self, watch: Watch) -> None:
+        """Another target in front; the screen stays the same."""
+        mode, before = self.current_mode, self.front
+        if watch is before:
             return
-        await self.replay.seek(at)
-        self.lookback.clear()
-        await self._past()
-
-    async def ask_deploy(self) -> None:
-        """Bring the agent there, after a key."""
-        action = BY_NAME["deploy"]
-        line = command_line(action, self.target_name)
-        question = f"Deploy to {self.target_name}"
-        await self._confirm(question, action, action.danger, line, "", self._deploy)
-
-    async def _deploy(self) -> None:
-        if self._feed is None:
+        if mode == "targets":
+            self.front = watch
+            self._soon()
             return
-        self.say("deploying …")
-        try:
-            self.say(await self._feed.deploy())
-        except FeedError as error:
-            self.say(str(error), "error")
+        await self.go("targets")
+        self.front = watch
+        self.spawn(before.subscribe(before.cursor()))
+        await self.go(mode)
 
-    def run_go(self) -> None:
-        """Start the run, or lift its pause."""
-        state = self.state
-        progress = state.progress
-        if state.run.alive and progress is not None and progress.status == "paused":
-            self.spawn(self.send(RunControl(do="resume")))
-        elif state.run.alive:
-            self.say("the run is alive already")
-        elif state.target is None:
-            self.say("nothing is known of the target yet", "warning")
-        else:
-            self.spawn(self.send(RunStart(spec=state.target)))
-
-    async def confirm_and_send(self, action: Action) -> None:
-        """Ask by blast radius, then send."""
-        state = self.state
-        if state.target is None or action.request is None:
-            self.say("nothing is known of the target yet", "warning")
+    async def turn_target(self, by: int) -> None:
+        """The next target in front, or the one before."""
+        if len(self.watches) == 1:
+            self.say("this console watches one target")
             return
-        scope = None
-        if action.group == "Fleet" and self.focus_gpu is not None and action.name in ("up", "down"):
-            scope = [self.focus_gpu]
-        request = action.request(state.target, scope)
-        numbers = state.numbers
-        count = len(scope or numbers)
-        how = danger(action, count, len(numbers)) if action.group == "Fleet" else action.danger
-        if how == "none":
-            self.spawn(self.send(request))
-            return
-        line = command_line(action, self.target_name, gpus=scope)
-        where = f"GPU {scope[0]}" if scope else f"all {count} servers"
-        question = action.title if action.group != "Fleet" else f"{action.title}: {where}"
-        cost = ""
-        if action.name in ("down", "rollback"):
-            way = "all" if action.name == "down" else "rolling"
-            cost = model.swap_cost(state, scope or numbers, way)
-        await self._confirm(question, action, how, line, cost, lambda: self.send(request))
-
-    async def decide(self, action: Action) -> None:
-        """Keep or take back the new flags of the swap under way, after a key."""
-        state = self.state
-        swap, keep = state.swap, action.name == "keep"
-        if swap is None or swap.state != "doing":
-            self.say(f"{action.title}: no swap is under way", "warning")
-            return
-        if keep and not model.awaits_decision(swap):
-            self.say(f"{action.title}: nothing waits for it, the swap goes on by itself", "warning")
-            return
-        cost = "" if keep else model.swap_cost(state, model.touched(swap))
-        line = command_line(action, self.target_name)
-        question = f"{action.title}: epoch {swap.to_epoch}"
-        await self._confirm(
-            question, action, action.danger, line, cost, lambda: self.send(Decide(keep=keep))
-        )
-
-    async def _confirm(
-        self,
-        question: str,
-        action: Action,
-        how: Danger,
-        line: str,
-        cost: str,
-        do: Callable[[], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Ask, then do it beside the screen."""
-        from console.screens.confirm import Confirm
-
-        def decided(yes: bool | None) -> None:
-            if yes:
-                self.spawn(do())
-
-        await self.push_screen(Confirm(question, action, how, line, cost), decided)
-
-    async def send(self, request: Request) -> None:
-        """Send, and say how it was taken."""
-        result = await self.ask(request, timeout=60)
-        if isinstance(result, Done):
-            self.say(result.text or "done")
-        elif isinstance(result, Plan):
-            self.say("; ".join(result.diff) or "under way")
-
-    def save_picture(self) -> None:
-        """This screen as an SVG file in this folder."""
-        try:
-            self.say(f"saved {self.save_screenshot()}")
-        except OSError as error:
-            self.say(f"the picture was not saved: {error}", "error")
-
-    def next_theme(self) -> None:
-        """The next theme, kept for the next time."""
-        names = self.theme_names or ["textual-dark"]
-        index = names.index(self.theme) if self.theme in names else -1
-        self.theme = names[(index + 1) % len(names)]
-        self._keep()
-        self.say(f"theme: {self.theme}")
+        at = self.watches.index(self.front) + by
+        await self.choose_target(self.watches[at % len(self.watches)])
 
     def action_let_go(self) -> None:
         """Escape: let go of what was chosen, step by step."""
         screen = self.screen
         if isinstance(screen, StokerScreen) and screen.back():
             return
-        swap = self.state.swap
-        if self.focus_gpu is not None:
-            self.focus_gpu = None
-        elif swap is not None and swap.state != "doing" and self.hidden_swap != swap.id:
-            self.hidden_swap = swap.id
+        swap, front = self.state.swap, self.front
+        if front.focus_gpu is not None:
+            front.focus_gpu = None
+        elif swap is not None and swap.state != "doing" and front.hidden_swap != swap.id:
+            front.hidden_swap = swap.id
         elif self.lookback.until is not None:
-            self._look(self.lookback.follow())
+            self.look(self.lookback.follow())
         elif self.current_mode != "fleet":
             self.spawn(self.go("fleet"))
         self._soon()
@@ -688,50 +523,8 @@ class StokerApp(App[None], inherit_bindings=False):
             self.focus_gpu = None if self.focus_gpu == gpu else gpu
             self._soon()
 
-    def plots_for(self, width: int) -> tuple[Plot, ...]:
-        """The plots of the chosen set for a screen of this width."""
-        wide, narrow = SETS[self.plots]
-        return wide if width >= 180 else narrow
 
+class ListedApp(StokerApp):
+    """The console that opens on the list of its targets."""
 
-def run_console(
-    settings: Settings | None,
-    target: Target,
-    *,
-    read_only: bool = False,
-    theme: str = "",
-    debug: bool = False,
-) -> int:
-    """The console on ``target``, until the operator leaves it; the exit status."""
-    del settings  # other targets can be reached from here once there is a screen for it
-    check_terminal()
-    app = StokerApp(
-        connect_agent(target),
-        name=target.name,
-        read_only=read_only or target.read_only,
-        theme=theme,
-        tracebacks=debug,
-    )
-    app.run()
-    return app.return_code or 0
-
-
-def check_terminal() -> None:
-    """Raise ConfigError where there is no terminal: the screen would wait for one for ever."""
-    # The screen is painted on standard error's terminal and read from standard input's.
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(
-            "the console needs a terminal; without one, `stoker status`, `stoker logs -f` "
-            "and `stoker lab --headless` say what it shows"
-        )
-
-
-def run_replay(recorded: Recorded, name: str, *, theme: str = "") -> None:
-    """The same screens on a recording, until they are left."""
-
-    def connect(
-        on_message: Callable[[Message], None], on_link: Callable[[model.Link], None]
-    ) -> Feed:
-        return ReplayFeed(recorded, on_message, on_link)
-
-    StokerApp(connect, name=name, read_only=True, theme=theme).run()
+    DEFAULT_MODE = "targets"

@@ -85,6 +85,18 @@ def account(seen: Seen, state: State, events: Sequence[Event]) -> list[Notice]:
     return sorted(lines, key=lambda n: order[n.level])
 
 
+def seen_now(state: State) -> Seen:
+    """Where things stand, to be told from at the next look."""
+    progress = state.progress
+    return Seen(
+        state.time,
+        state.events[-1].id if state.events else 0,
+        progress.completed if progress else 0,
+        progress.rate_per_sec if progress else 0.0,
+        model.eta(state, state.time).at,
+    )
+
+
 def title(seen: Seen, state: State) -> str:
     """``You were away 7h12m, since 23:10``."""
     return (

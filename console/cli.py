@@ -139,12 +139,15 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     up = verb("up", _up, "start servers")
     up.add_argument("--gpu", nargs="+", action="extend", metavar="I")
     up.add_argument("--no-wait", action="store_true", help="return once the starts are under way")
-    down = verb("down", _down, "drain servers and stop them")
+    down = verb(
+        "down", _down, "stop servers; the run goes on elsewhere with what they had under way"
+    )
     down.add_argument("--gpu", nargs="+", action="extend", metavar="I")
     restart = verb("restart", _restart, "restart servers with changed flags, losing nothing")
     restart.add_argument("--set", nargs="+", action="extend", metavar="FLAG=VALUE", default=[])
     restart.add_argument("--unset", nargs="+", action="extend", metavar="FLAG", default=[])
     restart.add_argument("--strategy", choices=["rolling", "all", "canary"], default="rolling")
+    _add_interruption(restart)
     restart.add_argument(
         "--confirm-within",
         type=float,
@@ -156,6 +159,7 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     rollback = verb("rollback", _rollback, "back to the previous config epoch")
     rollback.add_argument("--epoch", type=int, metavar="ID", help="to this one instead")
     rollback.add_argument("--strategy", choices=["rolling", "all"], default="rolling")
+    _add_interruption(rollback)
     confirm = verb("confirm", _confirm, "keep the new flags of the swap under way")
     confirm.add_argument("--back", action="store_true", help="take them back instead")
     _add_run(verb("run", _run, "start, pause, resume or stop the generation", target=False))
@@ -182,6 +186,22 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     init = verb("init", _init, "write a first stoker.toml, to be edited", target=False)
     init.add_argument("file", nargs="?", type=Path, default=Path("stoker.toml"), metavar="FILE")
     return parser, names
+
+
+def _add_interruption(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--in-flight",
+        choices=["continue", "drain", "redo"],
+        default="continue",
+        help="answers under way: broken off and continued; left to end; or generated again",
+    )
+    verb.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        metavar="K",
+        help="servers out of service together in a rolling swap (1)",
+    )
 
 
 def _add_lab(lab: argparse.ArgumentParser) -> None:
@@ -257,15 +277,16 @@ def _go(verb: Awaitable[int]) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    settings = _settings(options)
-    target = settings.target(options.target)
     from dataclasses import replace
 
-    from console.app import run_console
-
+    settings = _settings(options)
+    first = settings.first(options.target)
+    targets = list(settings.targets.values())
     if options.read_only:
-        target = replace(target, read_only=True)
-    return run_console(settings, target, debug=options.debug)
+        targets = [replace(target, read_only=True) for target in targets]
+    from console.launch import run_console
+
+    return run_console(targets, first, debug=options.debug)
 
 
 def _lab(options: argparse.Namespace) -> int:
@@ -313,6 +334,8 @@ def _restart(options: argparse.Namespace) -> int:
             [name.lstrip("-").replace("_", "-") for name in options.unset],
             options.strategy,
             _gpus(options),
+            in_flight=options.in_flight,
+            at_once=options.at_once,
             confirm_within=options.confirm_within,
             dry_run=options.dry_run,
             yes=options.yes,
@@ -325,7 +348,16 @@ def _rollback(options: argparse.Namespace) -> int:
     from console import verbs
 
     target = _target(options)
-    return _go(verbs.rollback(target, options.epoch, options.strategy, yes=options.yes))
+    return _go(
+        verbs.rollback(
+            target,
+            options.epoch,
+            options.strategy,
+            in_flight=options.in_flight,
+            at_once=options.at_once,
+            yes=options.yes,
+        )
+    )
 
 
 def _confirm(options: argparse.Namespace) -> int:
@@ -439,7 +471,7 @@ def _replay(options: argparse.Namespace) -> int:
         recorded = Recording(options.file)
     except RecordingError as error:
         raise UsageError(str(error)) from None
-    from console.app import run_replay
+    from console.launch import run_replay
 
     run_replay(recorded, options.file.name)
     return 0

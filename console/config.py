@@ -102,6 +102,13 @@ class Settings:
     targets: dict[str, Target]
     default: str | None = None
 
+    def first(self, name: str | None) -> str | None:
+        """The target that a console opens on; None where it shows all of them. Raises ConfigError
+        for a name that is none."""
+        if name is None and self.default is None and len(self.targets) > 1:
+            return None
+        return self.target(name).name
+
     def target(self, name: str | None) -> Target:
         """The named target, or the default, or the only one; ConfigError says which there are."""
         if name is None:

@@ -485,9 +485,10 @@ def _check(options: Options) -> None:
 
 
 async def _console(options: Options, *, debug: bool) -> int:
-    from console.app import StokerApp, check_terminal
+    from console.app import StokerApp
     from console.feed import connect_agent
     from console.lab import job
+    from console.launch import check_terminal
     from console.link.deploy import deploy
 
     def say(text: str) -> None:

@@ -176,7 +176,7 @@ class RestartScreen(ModalScreen[None]):
         most = max(4, self.app.size.height - 10)
         table.styles.height = max(1, min(most, len(table.names)))
         plan.styles.height = max(1, min(most, len(self.plan_lines(plan.size.width or 96))))
-        box.border_title = f"Restart {where}"
+        box.border_title = f"Restart {where} of {self.app.target_name}"
         box.set_class(not editing, "danger")
         if editing:
             box.border_subtitle = f"{changes} changed" if changes else "nothing changed yet"

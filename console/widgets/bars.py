@@ -14,7 +14,7 @@ from console.widgets.paint import Line, Painted, Part, fit, pad, spread, width_o
 if TYPE_CHECKING:
     from console.app import StokerApp
 
-_LINK = {
+LINK_SIGN = {
     "connected": ("●", "good"),
     "connecting": ("◌", "warn"),
     "reconnecting": ("◌", "bad"),
@@ -29,7 +29,7 @@ def top_line(
     state: model.State, name: str, screen: str, read_only: bool, now: float, width: int
 ) -> Line:
     """Target, link, age of the data, marks, clock."""
-    sign, style = _LINK.get(state.link.state, ("○", "dim"))
+    sign, style = LINK_SIGN.get(state.link.state, ("○", "dim"))
     link: list[Part] = [(f"{sign} ", style), (state.link.state, style)]
     old = model.age(state, now)
     if state.link.state not in ("connected", "replay", "read-only"):

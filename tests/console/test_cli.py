@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from console.cli import main, parse
-from console.config import Settings, Target, load
+from console.config import Target, load
 from console.verbs import VerbError, check_prompts, flag_value, flags, say
 
 TOML = """
@@ -66,18 +67,19 @@ def test_a_target_behind_a_list_option_is_given_back(config: str) -> None:
 
 def test_read_only_reaches_the_link(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the bridge would start an agent where none is."""
-    from console import app
+    from console import launch
 
-    seen: list[Target] = []
+    seen: list[tuple[list[bool], str | None]] = []
 
-    def run_console(settings: Settings, target: Target, **more: object) -> int:
-        seen.append(target)
+    def run_console(targets: Sequence[Target], first: str | None, **more: object) -> int:
+        seen.append(([target.read_only for target in targets], first))
         return 0
 
-    monkeypatch.setattr(app, "run_console", run_console)
+    monkeypatch.setattr(launch, "run_console", run_console)
     assert main(["a", "--config", config, "--read-only"]) == 0
-    assert main(["a", "--config", config]) == 0
-    assert [target.read_only for target in seen] == [True, False]
+    assert main(["b", "--config", config]) == 0
+    assert main(["--config", config]) == 0
+    assert seen == [([True, True], "a"), ([False, False], "b"), ([False, False], None)]
 
 
 def test_flag_values() -> None:

@@ -12,8 +12,8 @@ import pytest
 from console import incident
 from console.model import Link, State, reduce
 from remote.protocol import LogPart, ReadLog, Request, Result
+from tests.console.screen.driver import driven
 from tests.console.screen.story import BEGAN, Story
-from tests.console.screen.test_flows import driven
 
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY": "wJalrXUtnFEMI",

@@ -12,7 +12,7 @@ from console.logfile import HELD, Past, moment_of, seek, stamp
 from console.widgets.log_pane import FilePane, LogPane
 from remote.agent import logs
 from remote.protocol import LogPart, ReadLog, Request, Result
-from tests.console.screen.test_flows import driven
+from tests.console.screen.driver import driven
 
 BASE = 1_796_140_000
 
@@ -136,7 +136,7 @@ async def test_a_pane_scrolls_back_through_the_file_and_returns(tmp_path: Path) 
         await one.keys("0", "l")
         await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
         tail = logs.tail("gpu0", path, 200)
-        one.app._heard(LogPart("gpu0", 7, tail.offset, tail.next, tail.lines, 0, tail.size))
+        one.story.on_message(LogPart("gpu0", 7, tail.offset, tail.next, tail.lines, 0, tail.size))
         pane = one.app.screen.query_one(FilePane)
         await one.until(lambda: "line 4999 " in "".join(pane.shown()[-1:]))
         for _ in range(40):

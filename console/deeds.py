@@ -1,0 +1,243 @@
+"""What the actions of the registry do, where no screen does them in its own way.
+
+Whatever changes a target asks first, by blast radius, and names the target it means: the one in
+front when the key was pressed, whichever is in front when the answer is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from console import away, model
+from console.actions import BY_NAME, Action, Danger, command_line, danger
+from console.feed import FeedError
+from console.widgets.chart import SETS
+from remote.protocol import Decide, ReadEvents, Request, Result, RunControl, RunStart
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+
+async def do(app: StokerApp, action: Action) -> None:
+    """Do it, for the target in front."""
+    match action.name:
+        case "targets" | "fleet" | "logs" | "config" | "run" | "events":
+            await app.go(action.name)
+        case "target.next":
+            await app.turn_target(1)
+        case "since":
+            app.spawn(tell_away(app, asked=True))
+        case "answers":
+            from console.screens.answers import AnswersScreen
+
+            await app.push_screen(AnswersScreen())
+        case "incident":
+            app.spawn(pack_incident(app))
+        case "help":
+            from console.screens.help import HelpScreen
+
+            await app.push_screen(HelpScreen(app.current_mode))
+        case "line":
+            from console.screens.lines import LinesScreen
+
+            await app.push_screen(LinesScreen())
+        case "palette":
+            app.action_command_palette()
+        case "theme":
+            app.next_theme()
+        case "picture":
+            save_picture(app)
+        case "quit":
+            app.exit()
+        case "chart.in" | "chart.out":
+            app.look(app.lookback.zoom(-1 if action.name == "chart.in" else 1))
+        case "chart.back" | "chart.forward":
+            app.look(app.lookback.move(-1 if action.name == "chart.back" else 1))
+        case "chart.metric":
+            app.plots = (app.plots + 1) % len(SETS)
+        case _ if action.group == "Replay":
+            await turn_clock(app, action.name)
+        case "restart":
+            from console.screens.restart import RestartScreen
+
+            await app.push_screen(RestartScreen(app.focus_gpu))
+        case "deploy":
+            await ask_deploy(app)
+        case "run.go":
+            run_go(app)
+        case "keep" | "take_back":
+            await decide(app, action)
+        case _ if action.request is not None:
+            await confirm_and_send(app, action)
+        case _ if action.screens and app.current_mode not in action.screens:
+            where = " and ".join(sorted(action.screens))
+            app.say(f"{action.title}: works on the {where} screen", "warning")
+
+
+# --- Looking ---
+
+
+async def tell_away(app: StokerApp, *, asked: bool) -> None:
+    """What happened since the last look; without being asked only where there is something."""
+    watch = app.front
+    seen = watch.seen
+    if seen is None or seen.time <= 0:
+        if asked:
+            app.say("this target was never looked at from here before")
+        return
+    await app.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
+    fresh = [e for e in watch.state.events if e.id > seen.event]
+    found = away.account(seen, watch.state, fresh)
+    if found and app.front is watch and (asked or len(app.screen_stack) == 1):
+        from console.screens.away import AwayScreen
+
+        def left(action: str | None) -> None:
+            if action:
+                app.spawn(app.action_act(action))
+
+        await app.push_screen(AwayScreen(away.title(seen, watch.state), found), left)
+
+
+async def pack_incident(app: StokerApp) -> None:
+    """Everything a bug report needs, as one file in this folder."""
+    from console import incident
+
+    app.say("packing …")
+    watch = app.front
+
+    async def ask(request: Request) -> Result | None:
+        return await app.ask(request, quiet=True, watch=watch)
+
+    try:
+        path = await incident.bundle(ask, watch.state, Path.cwd())
+    except OSError as error:
+        app.say(f"the bundle was not written: {error}", "error")
+    else:
+        app.say(f"{path.name} is written; secrets were removed")
+
+
+def save_picture(app: StokerApp) -> None:
+    """This screen as an SVG file in this folder."""
+    try:
+        app.say(f"saved {app.save_screenshot()}")
+    except OSError as error:
+        app.say(f"the picture was not saved: {error}", "error")
+
+
+async def turn_clock(app: StokerApp, name: str) -> None:
+    """Turn the clock of a recording."""
+    replay = app.replay
+    if replay is None:
+        return
+    step = (replay.recorded.end - replay.recorded.begin) / 50
+    match name:
+        case "replay.pause":
+            replay.toggle()
+        case "replay.faster" | "replay.slower":
+            replay.faster(1 if name == "replay.faster" else -1)
+        case _:
+            await app.seek(replay.at + (step if name == "replay.on" else -step))
+
+
+# --- Changing ---
+
+
+async def ask_deploy(app: StokerApp) -> None:
+    """Bring the agent there, after a key."""
+    action, watch = BY_NAME["deploy"], app.front
+    line = command_line(action, watch.name)
+
+    async def deploy() -> None:
+        if watch.feed is None:
+            return
+        app.say("deploying …")
+        try:
+            app.say(await watch.feed.deploy())
+        except FeedError as error:
+            app.say(str(error), "error")
+
+    await _confirm(app, f"Deploy to {watch.name}", action, action.danger, line, "", deploy)
+
+
+def run_go(app: StokerApp) -> None:
+    """Start the run, or lift its pause."""
+    watch = app.front
+    state = watch.state
+    progress = state.progress
+    if state.run.alive and progress is not None and progress.status == "paused":
+        app.spawn(app.send(RunControl(do="resume"), watch))
+    elif state.run.alive:
+        app.say("the run is alive already")
+    elif state.target is None:
+        app.say("nothing is known of the target yet", "warning")
+    else:
+        app.spawn(app.send(RunStart(spec=state.target), watch))
+
+
+async def confirm_and_send(app: StokerApp, action: Action) -> None:
+    """Ask by blast radius, then send."""
+    watch = app.front
+    state = watch.state
+    if state.target is None or action.request is None:
+        app.say("nothing is known of the target yet", "warning")
+        return
+    scope = None
+    if watch.focus_gpu is not None and action.name in ("up", "down"):
+        scope = [watch.focus_gpu]
+    request = action.request(state.target, scope)
+    numbers = state.numbers
+    count = len(scope or numbers)
+    how = danger(action, count, len(numbers)) if action.group == "Fleet" else action.danger
+    if how == "none":
+        app.spawn(app.send(request, watch))
+        return
+    line = command_line(action, watch.name, gpus=scope)
+    where = f"GPU {scope[0]} of" if scope else f"all {count} servers of"
+    question = f"{action.title}: {where if action.group == 'Fleet' else ''} {watch.name}"
+    cost = ""
+    if action.name in ("down", "rollback"):
+        way = "all" if action.name == "down" else "rolling"
+        cost = model.swap_cost(state, scope or numbers, way)
+    question = " ".join(question.split())
+    await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch))
+
+
+async def decide(app: StokerApp, action: Action) -> None:
+    """Keep or take back the new flags of the swap under way, after a key."""
+    watch = app.front
+    state = watch.state
+    swap, keep = state.swap, action.name == "keep"
+    if swap is None or swap.state != "doing":
+        app.say(f"{action.title}: no swap is under way", "warning")
+        return
+    if keep and not model.awaits_decision(swap):
+        app.say(f"{action.title}: nothing waits for it, the swap goes on by itself", "warning")
+        return
+    cost = "" if keep else model.swap_cost(state, model.touched(swap))
+    line = command_line(action, watch.name)
+    question = f"{action.title}: epoch {swap.to_epoch} of {watch.name}"
+    request = Decide(keep=keep)
+    await _confirm(
+        app, question, action, action.danger, line, cost, lambda: app.send(request, watch)
+    )
+
+
+async def _confirm(
+    app: StokerApp,
+    question: str,
+    action: Action,
+    how: Danger,
+    line: str,
+    cost: str,
+    do: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Ask, then do it beside the screen."""
+    from console.screens.confirm import Confirm
+
+    def decided(yes: bool | None) -> None:
+        if yes:
+            app.spawn(do())
+
+    await app.push_screen(Confirm(question, action, how, line, cost), decided)

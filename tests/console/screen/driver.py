@@ -1,0 +1,77 @@
+"""An app under test as an operator drives it: keys, patience, and what stands on the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from console.app import StokerApp
+from console.widgets.paint import Painted
+from tests.console.screen.story import Story, connect
+
+
+class Driven:
+    """An app under test, its story, and patience."""
+
+    def __init__(self, app: StokerApp, pilot: Pilot[None], story: Story) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.story = story
+
+    async def until(self, true: Callable[[], object], seconds: float = 40) -> None:
+        """Wait for a condition."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, "it did not come true in time"
+            await self.pilot.pause(0.02)
+
+    async def sees(self, text: str) -> None:
+        """Wait until a text is on the screen."""
+        await self.until(lambda: text in self.screen())
+
+    async def keys(self, *keys: str) -> None:
+        """Press them."""
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def write(self, text: str) -> None:
+        """Put a text where the cursor is, as a paste would: a press a letter takes long."""
+        focused = self.app.focused
+        assert isinstance(focused, Input)
+        focused.insert_text_at_cursor(text)
+        await self.pilot.pause()
+
+    def screen(self) -> str:
+        """Everything on the screen as text."""
+        height = self.app.size.height
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text for strip in strips[:height])
+
+    def sent(self, kind: type) -> list[Any]:
+        """Requests of a kind that the agent got."""
+        return [r for r in self.story.calls if isinstance(r, kind)]
+
+
+def painted(widget: Painted) -> list[str]:
+    """The lines of a widget as text."""
+    return ["".join(text for text, _ in line) for line in widget._lines]
+
+
+@asynccontextmanager
+async def driven(
+    size: tuple[int, int] = (120, 40), read_only: bool = False, **options: Any
+) -> AsyncIterator[Driven]:
+    """An app on a story."""
+    make = connect(**{"now": time.time(), "elapsed": 20, **options})
+    app = StokerApp(make, name="ct200", read_only=read_only, remember=False, strict=True)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await pilot.pause()
+        one = Driven(app, pilot, make.story)  # type: ignore[attr-defined]
+        await one.until(lambda: app.state.received is not None)
+        await one.until(lambda: "tok/s" in one.screen())
+        yield one
