@@ -38,6 +38,7 @@ from remote.protocol import (
     Flags,
     FlagValue,
     Happened,
+    InFlight,
     LogPart,
     Plan,
     ReadBatches,
@@ -256,9 +257,9 @@ def _last_error(here: Session) -> str:
 
 
 async def down(target: Target, gpus: list[int] | None, *, yes: bool) -> int:
-    """``stoker down``: drain servers and stop them."""
+    """``stoker down``: stop servers; the run continues elsewhere what they had under way."""
     which = "all servers" if gpus is None else f"GPU {', '.join(map(str, gpus))}"
-    ask(f"Drain and stop {which} of {target.name}?", yes=yes)
+    ask(f"Stop {which} of {target.name}?", yes=yes)
     async with session(target) as here:
         await _watched(here)
         done = await here.call(Down(gpus=gpus), timeout=60)
@@ -282,6 +283,8 @@ async def restart(
     strategy: Any,
     gpus: list[int] | None,
     *,
+    in_flight: InFlight,
+    at_once: int,
     confirm_within: float | None,
     dry_run: bool,
     yes: bool,
@@ -296,6 +299,8 @@ async def restart(
             unset_flags=unset_flags,
             strategy=strategy,
             gpus=gpus,
+            in_flight=in_flight,
+            at_once=at_once,
             confirm_within_min=confirm_within,
             dry_run=dry,
         )
@@ -316,16 +321,30 @@ async def restart(
     if dry_run:
         return 0
     # Without a link meanwhile: whoever is asked may take long, and the bridge leaves a silent one.
-    ask(f"Restart {_which(target, gpus)} ({strategy})?", yes=yes)
+    ask(f"Restart {_which(target, gpus)} ({strategy}, {in_flight})?", yes=yes)
     async with session(target) as here:
         return await _swap(here, request(dry=False), tell_plan=False)
 
 
-async def rollback(target: Target, epoch: int | None, strategy: Any, *, yes: bool) -> int:
+async def rollback(
+    target: Target,
+    epoch: int | None,
+    strategy: Any,
+    *,
+    in_flight: InFlight,
+    at_once: int,
+    yes: bool,
+) -> int:
     """``stoker rollback``: swap back to an earlier epoch."""
     ask(f"Roll {_which(target, None)} back to {_epoch(epoch)}?", yes=yes)
     async with session(target) as here:
-        request = Rollback(spec=target.spec, epoch=epoch, strategy=strategy)
+        request = Rollback(
+            spec=target.spec,
+            epoch=epoch,
+            strategy=strategy,
+            in_flight=in_flight,
+            at_once=at_once,
+        )
         return await _swap(here, request, tell_plan=True)
 
 

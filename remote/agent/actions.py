@@ -20,6 +20,7 @@ from remote.agent import epochs
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
 from remote.fleet.fleet import Fleet, FleetError
+from remote.fleet.plan import spent
 from remote.generate import layout, recovery
 from remote.generate.lock import LockedError
 from remote.journal import Journal
@@ -29,6 +30,7 @@ from remote.protocol import (
     Down,
     Epoch,
     Flags,
+    InFlight,
     Request,
     Restart,
     Result,
@@ -154,6 +156,8 @@ class Actions:
             who,
             request.why,
             warnings=renamed,
+            in_flight=request.in_flight,
+            at_once=request.at_once,
             confirm_within_min=request.confirm_within_min,
             dry_run=request.dry_run,
         )
@@ -173,7 +177,16 @@ class Actions:
             )
         target = known[request.epoch] if request.epoch is not None else max(earlier, key=_id)
         why = f"rollback to epoch {target.id}"
-        return await self._swap(fleet, target.flags, request.strategy, None, who, why)
+        return await self._swap(
+            fleet,
+            target.flags,
+            request.strategy,
+            None,
+            who,
+            why,
+            in_flight=request.in_flight,
+            at_once=request.at_once,
+        )
 
     async def _swap(
         self,
@@ -184,6 +197,8 @@ class Actions:
         who: str,
         why: str,
         *,
+        in_flight: InFlight,
+        at_once: int,
         warnings: Sequence[str] = (),
         confirm_within_min: float | None = None,
         dry_run: bool = False,
@@ -198,6 +213,8 @@ class Actions:
                 unset_flags=unset_flags,
                 strategy=strategy,
                 gpus=gpus,
+                in_flight=in_flight,
+                at_once=at_once,
                 confirm_within_min=confirm_within_min,
                 expected_tokens=expected_tokens(
                     self._owner.run.progress, self._known_spec().run.max_tokens
@@ -269,6 +286,8 @@ class Actions:
 
         self._owner.judge_not()
         done = self.swap = await fleet.swap(swap, old=old, new=new, save=save, show=show)
+        epoch = self._owner.journal.epochs.get(new.id, new)
+        self._owner.journal.put_epoch(replace(epoch, cost=spent(done)))
         await self.tell_run()
         if done.state == "done" and self._owner.run.alive:
             self._owner.judge_soon("swap", old)

@@ -27,6 +27,7 @@ from remote.agent.serve import RequestError
 from remote.bridge import last_line
 from remote.fleet import environment
 from remote.fleet.holder import USER_PYTHONPATH
+from remote.fleet.outside import Dispatch
 from remote.fleet.records import Folder
 from remote.generate import control, layout, lock
 from remote.generate.control import Control, ServerControl
@@ -35,8 +36,9 @@ from remote.protocol import Progress, RunSpec, RunState, TargetSpec
 
 CODE = Path(__file__).resolve().parents[2]
 OBEYED_S = 2.5
-"""A progress file this much younger than an order was written by a run that knows the order: it
-looks at ``control.json`` each second and rewrites its progress at least every two."""
+"""A progress file this much younger than an order was written by a run that knows the order, where
+it does not say which it obeys (one of older code): it looks at ``control.json`` each second and
+rewrites its progress at least every two."""
 FRESH_S = 30.0
 """A progress file that changed within this time has a living writer."""
 REVIVE_S = (2.0, 10.0, 60.0, 300.0)
@@ -46,8 +48,6 @@ LATELY_S = 900.0
 HOLDER_S = 3.0
 EARLY_S = 10.0
 """For so long a start waits for the run's first word or its early end."""
-
-Dispatch = Literal["run", "pause", "abort"]
 
 
 class RunLaunch(Struct, frozen=True):
@@ -86,8 +86,8 @@ class Run:
         self._alive = False
         self._progress_mtime = 0
         self._control = Control()
-        self._ordered: dict[int, float] = {}
-        """GPU → when its dispatch was last changed (Unix seconds)."""
+        self._ordered: dict[int, tuple[int, float]] = {}
+        """GPU → version of ``control.json`` that last changed its dispatch, and when (Unix s)."""
         self._write_lock = asyncio.Lock()
         self._writing: set[asyncio.Task[None]] = set()
         self._message = ""
@@ -138,6 +138,8 @@ class Run:
         if moved or not self._control.servers:
             if known is not None:
                 self._control = known
+                orders = {s.gpu: s for s in known.servers if s.gpu is not None}
+                self._ordered = dict.fromkeys(orders, (known.version, time.time()))
             elif moved:
                 self._control = replace(self._control, dispatch="run", version=0)
         if moved:
@@ -152,16 +154,41 @@ class Run:
     def in_flight(self, gpu: int) -> int | None:
         """Requests open on one server; None where no run is alive.
 
-        Right after an order the run's last account may be older than the order: then at least
-        one is assumed, since a server must not be stopped under requests nobody knew of.
+        Until the run obeys the last order for this server, its account may be older than that
+        order: then at least one is assumed, since a server must not be stopped under requests
+        nobody knew of.
         """
         if not self._alive or self.foreign or self.progress is None:
             return None
         work = self.progress.servers.get(self._url(gpu))
         count = work.in_flight if work is not None else 0
-        if self.progress.time < self._ordered.get(gpu, 0.0) + OBEYED_S and work is not None:
-            return max(count, 1)
-        return count
+        return count if work is None or self._obeys(gpu, self.progress) else max(count, 1)
+
+    def _obeys(self, gpu: int, progress: Progress) -> bool:
+        version, at = self._ordered.get(gpu, (0, 0.0))
+        if progress.control_version:
+            return progress.control_version >= version
+        return progress.time >= at + OBEYED_S
+
+    async def refresh(self) -> None:
+        """Take in the run's newest account of itself."""
+        await asyncio.to_thread(self._read_progress)
+
+    def unable(self) -> str:
+        """Why interrupted answers could not be continued; empty where they can."""
+        if not self._alive:
+            return "no run of Stoker's is at work"
+        if self.foreign:
+            return "the run was not started by Stoker"
+        if self.progress is None or not self.progress.control_version:
+            return "this run does not keep them"
+        return ""
+
+    def tokens(self) -> tuple[int, int]:
+        """Output tokens of interrupted answers that the run's process has kept and lost."""
+        if self.progress is None or self.foreign:
+            return 0, 0
+        return self.progress.tokens_kept, self.progress.tokens_lost
 
     def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
         """A server process is ready."""
@@ -182,9 +209,9 @@ class Run:
                 return  # the run has never heard of it
             servers.append(ServerControl(url=url, gpu=gpu, **fields))
             servers.sort(key=lambda s: (s.gpu is None, s.gpu))
-        if "dispatch" in fields:
-            self._ordered[gpu] = time.time()
         self._set(servers=servers)
+        if "dispatch" in fields:
+            self._ordered[gpu] = (self._control.version, time.time())
 
     def _set(self, **fields: Any) -> None:
         """Change the desired state and have it written, in order, off the loop."""

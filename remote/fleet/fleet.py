@@ -31,6 +31,7 @@ from remote.protocol import (
     Epoch,
     Flags,
     GpuState,
+    InFlight,
     Plan,
     Reading,
     ServerInfo,
@@ -378,7 +379,9 @@ class Fleet:
                 self._emit("server.set_aside", line, level="error")
 
     async def down(self, gpus: list[int] | None, *, who: str) -> None:
-        """Drain and stop servers; returns when they are gone. Foreign ones are not touched.
+        """Empty and stop servers; returns when they are gone. Foreign ones are not touched.
+
+        Answers under way are broken off, to be continued, or drained where the run cannot.
 
         Raises :class:`FleetError` where something of a server cannot be ended.
         """
@@ -407,9 +410,8 @@ class Fleet:
                     server.status = "stopped"
                     return
                 until = time.time() + self._spec.fleet.drain_seconds
-                if not await self.operations.drain(server, until):
-                    aborted = await self.operations.abort(server)
-                    text = f"GPU {server.gpu}: {aborted} requests aborted after the drain's bound"
+                if said := await self.operations.empty(server, "continue", until):
+                    text = f"GPU {server.gpu}: {said}"
                     self._emit("server.aborted", text, gpu=server.gpu, who=who)
                 await self.operations.end(server, "down")
             finally:
@@ -441,6 +443,8 @@ class Fleet:
         unset_flags: list[str],
         strategy: swap_plan.Strategy,
         gpus: list[int] | None,
+        in_flight: InFlight = "continue",
+        at_once: int = 1,
         confirm_within_min: float | None = None,
         expected_tokens: float | None = None,
     ) -> Plan:
@@ -453,6 +457,8 @@ class Fleet:
         """
         old = current.flags if current is not None else self._spec.fleet.flags
         new, warnings = self.new_flags(old, set_flags, unset_flags)
+        if at_once < 1:
+            raise FleetError(f"at once: 1 server or more, not {at_once}")
         servers = self._chosen(gpus)
         if gpus is None:
             servers = [s for s in servers if s.alive or s.status == "failed"]
@@ -461,6 +467,11 @@ class Fleet:
         warnings += dialect.changed_meanings(new, self.knowledge.is_new) + doubts(new)
         for server in servers:
             warnings += self._taking_over(server)
+        why = self.operations.run.unable() or sglang_flags.other_answers(old, new)
+        busy = any(s.alive and self.operations.left(s) != 0 for s in servers)
+        drains = in_flight == "drain" or (in_flight == "continue" and busy and bool(why))
+        if drains and in_flight == "continue":
+            warnings.append(f"answers under way are drained, not continued: {why}")
         prediction = self.knowledge.predict(new, self._all(), self._memory)
         numbers = [server.gpu for server in servers]
         swap = Swap(
@@ -471,7 +482,9 @@ class Fleet:
             to_epoch=0,
             who="",
             began=time.time(),
-            steps=swap_plan.steps(numbers, strategy),
+            steps=swap_plan.steps(numbers, strategy, drains=drains),
+            in_flight=in_flight,
+            at_once=at_once,
             set_flags=set_flags,
             unset_flags=unset_flags,
             confirm_s=None if confirm_within_min is None else 60 * confirm_within_min,
@@ -481,7 +494,12 @@ class Fleet:
             diff=sglang_flags.difference(old, new),
             warnings=warnings,
             predicted_max_running=prediction.max_running if prediction is not None else None,
-            costs=self._costs(servers, strategy, expected_tokens),
+            costs=self._costs(
+                servers,
+                together=len(servers) if strategy == "all" else at_once,
+                continues=not why,
+                mean_tokens=expected_tokens,
+            ),
         )
 
     def _taking_over(self, server: Server) -> list[str]:
@@ -504,7 +522,7 @@ class Fleet:
         return [text]
 
     def _costs(
-        self, servers: list[Server], strategy: swap_plan.Strategy, mean_tokens: float | None
+        self, servers: list[Server], *, together: int, continues: bool, mean_tokens: float | None
     ) -> list[str]:
         loads = [
             swap_plan.Load(
@@ -514,9 +532,12 @@ class Fleet:
             )
             for server in servers
         ]
-        one_by_one = strategy == "rolling" and len(servers) > 1
         return swap_plan.cost_lines(
-            loads, self._spec.fleet.drain_seconds, mean_tokens or 0.0, one_by_one=one_by_one
+            loads,
+            self._spec.fleet.drain_seconds,
+            mean_tokens or 0.0,
+            together=together,
+            continues=continues,
         )
 
     async def swap(

@@ -14,7 +14,7 @@ from remote.fleet.outside import Dispatch, Emit, FleetError, RunSide
 from remote.fleet.records import Launch, Ready, Wanted
 from remote.fleet.server import Server
 from remote.fleet.timing import Timing
-from remote.protocol import Flags, TargetSpec
+from remote.protocol import Flags, InFlight, TargetSpec
 from remote.sglang.catalogue import Catalogue
 from remote.sglang.causes import Cause
 
@@ -191,6 +191,7 @@ class Operations:
         server.status = "draining" if server.status == "ready" else server.status
         while server.alive:
             await self._ask_loads(server)
+            await self.run.refresh()
             left = self.left(server)
             if left == 0 or (left is None and time.time() - began > 3 * self.timing.loads):
                 return left == 0
@@ -201,24 +202,58 @@ class Operations:
             await asyncio.sleep(min(0.5, max(until - time.time(), 0.02)))
         return True
 
-    async def abort(self, server: Server) -> int:
-        """End what the server still has; the run's own requests go back to its queue.
+    async def break_off(self, server: Server, *, keep: bool = True) -> int:
+        """End what the server still has: the run keeps what there is of its answers, to continue
+        them, or (not ``keep``) has them made again from nothing.
 
-        Returns how many there were.
+        Returns how many there were. What did not come back in time is made again.
         """
+        await self.run.refresh()
         had = self.left(server) or 0
-        server.doing = f"aborting {had} requests" if had else server.doing
-        self.dispatch(server, "abort")
+        server.status = "draining" if server.status == "ready" else server.status
+        server.doing = f"breaking off {had} answers" if had else server.doing
+        self.dispatch(server, "abort" if keep else "redo")
         deadline = time.monotonic() + self.timing.abort
-        while time.monotonic() < deadline and server.alive:
-            if not self.run.in_flight(server.gpu):
+        while server.alive and self.run.in_flight(server.gpu):
+            if time.monotonic() > deadline:
+                left = self.run.in_flight(server.gpu)
+                text = f"GPU {server.gpu}: {left} answers did not come back in time"
+                self.emit("server.aborted", text, gpu=server.gpu, level="warning")
                 break
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
+            await self.run.refresh()
         if server.alive and server.status not in ("starting", "warming"):
             await self._ask_loads(server)
             if (server.running or 0) + (server.queued or 0) > 0:
                 await server.probe.abort_all()
         return had
+
+    async def empty(self, server: Server, mode: InFlight, until: float) -> str:
+        """Nothing new to a server, and nothing left in it that matters: by ``mode``, a drain
+        lasting ``until`` (Unix time) at most. Returns what became of its answers, in words.
+        """
+        self.dispatch(server, "pause")
+        said = ""
+        if mode == "continue":
+            mode, said = self.feasible(server, mode)
+        if mode == "drain" and await self.drain(server, until):
+            return said
+        await self.run.refresh()
+        if self.left(server) == 0:
+            return said
+        had = await self.break_off(server, keep=mode != "redo")
+        return "; ".join(filter(None, (said, self.broken_off(had, mode))))
+
+    def feasible(self, server: Server, mode: InFlight) -> tuple[InFlight, str]:
+        """The mode that can be had on this server now, and why it is not the one wished for."""
+        why = self.run.unable() if mode == "continue" and self.left(server) != 0 else ""
+        return ("drain", f"drains first: {why}") if why else (mode, "")
+
+    def broken_off(self, count: int, mode: InFlight) -> str:
+        """What becomes of so many answers that were broken off, in words."""
+        if mode == "redo" or self.run.unable():
+            return f"{count} answers broken off, to be generated again"
+        return f"{count} answers broken off, to be continued"
 
     def want(self, server: Server, wanted: Wanted) -> None:
         """Note durably what the server is meant to be. Blocking."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeAlias
 
-Dispatch: TypeAlias = Literal["run", "pause", "abort"]
+Dispatch: TypeAlias = Literal["run", "pause", "abort", "redo"]
 
 
 class FleetError(Exception):
@@ -15,10 +15,21 @@ class RunSide(Protocol):
     """The run, as the fleet may steer it: one server at a time, by GPU."""
 
     def dispatch(self, gpu: int, do: Dispatch) -> None:
-        """``run``; ``pause``: nothing new to this server; ``abort``: end what it has, requeue."""
+        """``run``; ``pause``: nothing new to this server; ``abort``: break off what it has, to be
+        continued elsewhere; ``redo``: break off, to be generated again."""
 
     def in_flight(self, gpu: int) -> int | None:
-        """Requests that the run has open on this server; None where no run is alive."""
+        """Requests that the run has open on this server, those among them whose interrupted
+        answer is not on disk yet; None where no run is alive."""
+
+    async def refresh(self) -> None:
+        """Take in the run's newest account of itself."""
+
+    def unable(self) -> str:
+        """Why interrupted answers could not be continued; empty where they can."""
+
+    def tokens(self) -> tuple[int, int]:
+        """Output tokens of interrupted answers that the run's process has kept and lost."""
 
     def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
         """A server process got ready: what it admits at once, and its identity."""

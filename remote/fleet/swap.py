@@ -2,8 +2,9 @@
 
 Whoever dies in the middle, a new :class:`Swapper` given the saved plan goes on at the first
 unfinished step: every step may be done twice. Requests that are queued in SGLang when they are
-aborted stay on its books, and a SIGTERM then never ends; hence the order: nothing new, let run,
-abort what is left, and only then SIGTERM with a short bound and SIGKILL for the group.
+aborted stay on its books, and a SIGTERM then never ends; hence the order: nothing new, let run
+where that is wished for, break off what is left (the run keeps it), and only then SIGTERM with a
+short bound and SIGKILL for the group.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Swapper:
         self._show, self._rates = show, rates
         self._drain_seconds = drain_seconds
         self._timing = operations.timing
+        self._counted = operations.run.tokens()
         self._decision: bool | None = None
         self._decider = ""
 
@@ -143,7 +145,9 @@ class Swapper:
         return await self._end(replace(swap, state="failed" if lost else "rolled back", text=text))
 
     async def _end(self, swap: Swap) -> Swap:
-        text = f"{swap.text}; {plan.out_of_service(swap):,.0f} GPU-seconds out of service"
+        await self._ops.run.refresh()
+        swap = self._count(swap)
+        text = f"{swap.text}; {plan.spent(swap)}"
         self.swap = replace(swap, text=text, ended=time.time())
         await self._save(self.swap)
         done = swap.state == "done"
@@ -154,6 +158,18 @@ class Swapper:
             who=swap.who,
         )
         return self.swap
+
+    def _count(self, swap: Swap) -> Swap:
+        """The plan with the tokens added that the run has kept and lost since the last time."""
+        before, now = self._counted, self._ops.run.tokens()
+        self._counted = now
+        if now[0] < before[0] or now[1] < before[1]:  # another process of the run: from 0 on
+            before = (0, 0)
+        return replace(
+            swap,
+            tokens_kept=swap.tokens_kept + now[0] - before[0],
+            tokens_lost=swap.tokens_lost + now[1] - before[1],
+        )
 
     def _hold_up(self, text: str) -> None:
         """Say what the swap waits for; worth showing, not worth making durable."""
@@ -270,8 +286,10 @@ class Swapper:
             "resume": self._resume,
             "judge": self._judge,
         }
-        for step in [s for s in self.swap.steps if s.gpu == server.gpu and s.name in doers]:
-            if not await self._step(server, step.name, doers[step.name]):
+        for name, do in doers.items():
+            if plan.of(self.swap, server.gpu, name) is None:
+                continue  # a drain only where the pause has found one to be needed
+            if not await self._step(server, name, do):
                 return False
         return True
 
@@ -293,7 +311,13 @@ class Swapper:
         except FleetError as error:
             state, text = "failed", str(error)
         self.swap = plan.mark(
-            self.swap, gpu, name, state=state, began=began, ended=time.time(), text=text
+            self._count(self.swap),
+            gpu,
+            name,
+            state=state,
+            began=began,
+            ended=time.time(),
+            text=text,
         )
         await self._save(self.swap)
         if state != "skipped":
@@ -312,12 +336,16 @@ class Swapper:
         slots = server.max_running
         await asyncio.to_thread(self._ops.want, server, "swap")
         await asyncio.to_thread(server.note_foreign)
-        self._ops.dispatch(server, "pause")
         left = self._ops.left(server)
-        return "done", (
+        self._ops.dispatch(server, "pause")
+        mode, why = self._ops.feasible(server, self.swap.in_flight)
+        if mode == "drain":
+            self.swap = plan.drain_first(self.swap, server.gpu)
+        text = (
             f"nothing new; {left if left is not None else '?'} in flight, "
             f"{slots if slots is not None else '?'} slots"
         )
+        return "done", f"{text}; {why}" if why else text
 
     async def _drain(self, server: Server) -> tuple[StepState, str]:
         if not server.alive or self._is_new(server):
@@ -332,8 +360,9 @@ class Swapper:
     async def _abort(self, server: Server) -> tuple[StepState, str]:
         if not server.alive or self._is_new(server) or self._ops.left(server) == 0:
             return "skipped", ""
-        had = await self._ops.abort(server)
-        return "done", f"{had} requests go back to the queue"
+        mode = self.swap.in_flight
+        had = await self._ops.break_off(server, keep=mode != "redo")
+        return "done", self._ops.broken_off(had, mode)
 
     async def _stop(self, server: Server) -> tuple[StepState, str]:
         if self._is_new(server):
@@ -398,11 +427,16 @@ class Swapper:
     async def _restore(self, server: Server) -> tuple[StepState, str]:
         launch = server.launch
         is_back = launch is not None and launch.swap == self.swap.id and not self._is_new(server)
+        said = ""
         flags, epoch = await asyncio.to_thread(self._flags_before, server, is_back)
         if flags is None:
             return "failed", "there are no earlier flags to put back"
         if not (is_back and server.alive):
             if server.alive:
+                drains = plan.of(self.swap, server.gpu, "drain") is not None
+                until = time.time() + self._drain_seconds
+                mode = "drain" if drains else self.swap.in_flight
+                said = await self._ops.empty(server, mode, until)
                 await self._ops.end(server, "swap")
             else:
                 await self._ops.clear_away(server)
@@ -414,7 +448,7 @@ class Swapper:
         self._ops.announce(server)
         self._ops.dispatch(server, "run")
         number = f" (epoch {epoch})" if epoch is not None else ""
-        return "done", f"the previous flags{number}, {text}"
+        return "done", f"the previous flags{number}, {text}{f'; {said}' if said else ''}"
 
     def _flags_before(self, server: Server, is_back: bool) -> tuple[Flags | None, int | None]:
         """What the server ran with before this swap. Blocking."""

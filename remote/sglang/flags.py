@@ -198,6 +198,27 @@ def difference(old: Flags, new: Flags) -> list[str]:
     return lines
 
 
+_ANSWERS = (
+    "dtype",
+    "kv-cache-dtype",
+    "mamba-ssm-dtype",
+    "quantization",
+    "revision",
+    "tokenizer-path",
+)
+"""What an answer is computed with: it is not continued under another value of one of these."""
+
+
+def other_answers(old: Flags, new: Flags) -> str:
+    """Why an answer begun under the old flags cannot be continued under the new ones; empty where
+    it can."""
+    lines = difference(
+        {name: value for name, value in old.items() if name in _ANSWERS},
+        {name: value for name, value in new.items() if name in _ANSWERS},
+    )
+    return f"{', '.join(lines)} makes other answers" if lines else ""
+
+
 def _side(value: FlagValue) -> str:
     if value is False:
         return "unset"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from remote.fleet import plan
 from remote.fleet.fleet import Fleet, FleetError
-from remote.fleet.plan import Load, cost
+from remote.fleet.plan import Load, cost, cost_lines
 from remote.protocol import Epoch, Swap
 from tests.remote.fleet.conftest import Site, until
 from tests.remote.fleet.test_fleet import chat, pid_of
@@ -57,7 +57,7 @@ async def test_a_better_canary_is_promoted(site: Site) -> None:
     fleet, old = await loaded_fleet(site)
     async with busy(site, fleet):
         swap, new, planned = swap_to(fleet, old, "canary", fake_rate=1400.0)
-        assert planned.costs[0].endswith("GPU-seconds without tokens")
+        assert "GPU-seconds without tokens, 1 of 3 servers at a time for" in planned.costs[0]
         shown: list[Swap] = []
         ended = await fleet.swap(swap, old=old, new=new, save=Journal(), show=shown.append)
     assert ended.state == "done", ended
@@ -166,11 +166,28 @@ def test_costs_of_a_plan() -> None:
     abort = cost(eight, 0.0, 2711.0)
     drain = cost(eight, 120.0, 2711.0)
     long = cost(eight, 600.0, 2711.0)
-    assert abort.gpu_seconds == drain.gpu_seconds == 8 * 156.0
-    assert abort.aborted == 8 * 37
+    assert abort.broken_off == 8 * 37
     assert abort.tokens == pytest.approx(8 * 37 * 2711 / 2)
-    assert 0 < drain.aborted < abort.aborted
-    assert long.aborted == long.tokens == 0
+    assert 0 < drain.broken_off < abort.broken_off
+    assert long.broken_off == long.tokens == 0
     assert long.waits == pytest.approx(8 * 2711 / (700 / 37))
     idle = cost([Load(0, None, None)], 120.0, 2711.0)
-    assert (idle.aborted, idle.tokens, idle.gpu_seconds) == (0, 0, 126.0)
+    assert (idle.broken_off, idle.tokens) == (0, 0)
+
+
+def test_costs_in_words() -> None:
+    eight = [Load(in_flight=37, tok_s=700.0, reload_s=150.0)] * 8
+    lines = cost_lines(eight, 120.0, 2711.0, together=1, continues=True)
+    kept = "about 296 answers with 401,228 tokens are broken off and continued"
+    assert lines == [
+        "1,248 GPU-seconds without tokens, 1 of 8 servers at a time for 1,248 s",
+        f"continue: {kept}; nothing is thrown away",
+        "drain: waits up to 120 s a server; about 48 answers are broken off and continued",
+        "redo: about 296 answers are broken off, 401,228 tokens thrown away",
+    ]
+    assert plan.reloads(eight, 3).endswith("3 of 8 servers at a time for 468 s")
+    assert plan.reloads(eight, 8).endswith("all 8 servers for 156 s")
+    cannot = cost_lines(eight, 120.0, 2711.0, together=1, continues=False)
+    assert cannot[1].startswith("continue: not possible here: as drain: waits up to 120 s")
+    assert cannot[2].endswith("tokens thrown away")
+    assert len(cost_lines(eight, 120.0, 0.0, together=1, continues=True)) == 1

@@ -15,7 +15,7 @@ from remote.fleet import plan
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.records import Folder
 from remote.paths import Workspace
-from remote.protocol import Epoch, Flags, Plan, Swap, SwapStep
+from remote.protocol import Epoch, Flags, InFlight, Plan, StepName, Swap, SwapStep
 from tests.remote.fleet.conftest import FAST, Site, until
 from tests.remote.fleet.test_fleet import by_hand, chat, pid_of
 
@@ -57,7 +57,14 @@ async def ready_fleet(site: Site, **flags: object) -> tuple[Fleet, Epoch]:
     return fleet, epoch
 
 
-def swap_to(fleet: Fleet, epoch: Epoch, strategy: str, **flags: object) -> tuple[Swap, Epoch, Plan]:
+def swap_to(
+    fleet: Fleet,
+    epoch: Epoch,
+    strategy: str,
+    in_flight: InFlight = "drain",
+    at_once: int = 1,
+    **flags: object,
+) -> tuple[Swap, Epoch, Plan]:
     typed: Flags = {name.replace("_", "-"): value for name, value in flags.items()}  # type: ignore[misc]
     planned = fleet.plan(
         current=epoch,
@@ -65,6 +72,8 @@ def swap_to(fleet: Fleet, epoch: Epoch, strategy: str, **flags: object) -> tuple
         unset_flags=[],
         strategy=strategy,  # type: ignore[arg-type]
         gpus=None,
+        in_flight=in_flight,
+        at_once=at_once,
     )
     new, _ = fleet.new_flags(epoch.flags, typed, [])
     return begin(planned), Epoch(id=2, since=time.time(), flags=new, who="ann"), planned
@@ -126,12 +135,98 @@ async def test_swap_all_at_once_aborts_after_the_bound(site: Site) -> None:
     assert await asked == "abort"
     aborted = plan.of(ended, 1, "abort")
     assert aborted is not None
-    assert aborted.text == "1 requests go back to the queue"
+    assert aborted.text == "1 answers broken off, to be continued"
     assert (1, "abort") in site.run.told
     # At the same time: both were paused before either was through.
     began = [s.began or 0.0 for s in ended.steps if s.name == "pause"]
     ready = [s.ended or 0.0 for s in ended.steps if s.name == "resume"]
     assert max(began) < min(ready)
+
+
+@pytest.mark.parametrize(("mode", "told"), [("continue", "abort"), ("redo", "redo")])
+async def test_nothing_is_waited_for_where_answers_are_broken_off(
+    site: Site, mode: InFlight, told: str
+) -> None:
+    fleet, old = await ready_fleet(site)
+    asked = asyncio.create_task(chat(fleet.url(0), 100_000))
+    await until(lambda: fleet.states()[0].running)
+    site.run.open[0], site.run.counted = 1, (1000, 50)
+    swap, new, planned = swap_to(fleet, old, "rolling", mode, mamba_scheduler_strategy="no_buffer")
+    assert not any("drained" in text for text in planned.warnings)
+    assert [s.name for s in swap.steps if s.gpu == 0] == [n for n in plan.STEPS if n != "drain"]
+    journal = Journal()
+    going = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
+    await until(lambda: (0, told) in site.run.told)
+    site.run.counted = (1234, 57)
+    ended = await going
+    assert ended.state == "done", ended
+    assert await asked == "abort"
+    broken = plan.of(ended, 0, "abort")
+    assert broken is not None
+    how = "continued" if mode == "continue" else "generated again"
+    assert broken.text == f"1 answers broken off, to be {how}"
+    assert (ended.tokens_kept, ended.tokens_lost) == (234, 7)
+    assert "234 tokens of interrupted answers kept, 7 tokens thrown away" in ended.text
+    assert (0, "drain") not in [(s.gpu, s.name) for s in ended.steps]
+    paused, back = plan.of(ended, 0, "abort"), plan.of(ended, 0, "resume")
+    assert paused is not None
+    assert back is not None
+    assert plan.out_of_service(ended) >= (back.ended or 0) - (paused.began or 0) > 0
+
+
+async def test_a_run_that_cannot_continue_is_drained(site: Site) -> None:
+    """At the plan it could, when its turn comes it cannot any more."""
+    fleet, old = await ready_fleet(site)
+    asked = asyncio.create_task(chat(fleet.url(0), 60))
+    await until(lambda: fleet.states()[0].running)
+    swap, new, _ = swap_to(fleet, old, "rolling", "continue", mamba_scheduler_strategy="no_buffer")
+    site.run.cannot = "this run does not keep them"
+    again = swap_to(fleet, old, "rolling", "continue", mamba_scheduler_strategy="no_buffer")[2]
+    wanted = "answers under way are drained, not continued: this run does not keep them"
+    assert wanted in again.warnings
+    assert again.swap is not None
+    assert plan.of(again.swap, 0, "drain") is not None
+    ended = await fleet.swap(swap, old=old, new=new, save=Journal())
+    assert ended.state == "done", ended
+    assert await asked == "stop"
+    paused = plan.of(ended, 0, "pause")
+    assert paused is not None
+    assert paused.text.endswith("drains first: this run does not keep them")
+    names = [s.name for s in ended.steps if s.gpu == 0]
+    assert names == list(plan.STEPS)
+    assert plan.of(ended, 1, "drain") is None  # nothing was under way there
+
+
+async def test_other_precision_is_drained_first(site: Site) -> None:
+    fleet, old = await ready_fleet(site)
+    asked = asyncio.create_task(chat(fleet.url(0), 60))
+    await until(lambda: fleet.states()[0].running)
+    swap, _, planned = swap_to(fleet, old, "rolling", "continue", mamba_ssm_dtype="bfloat16")
+    wanted = "mamba-ssm-dtype unset → bfloat16 makes other answers"
+    assert planned.warnings == [f"answers under way are drained, not continued: {wanted}"]
+    assert plan.of(swap, 0, "drain") is not None
+    assert await asked == "stop"
+
+
+async def test_several_at_once(site: Site) -> None:
+    site.gpus = 3
+    fleet, old = await ready_fleet(site)
+    with pytest.raises(FleetError, match="1 server or more, not 0"):
+        swap_to(fleet, old, "rolling", at_once=0, mem_fraction_static=0.9)
+    swap, new, planned = swap_to(
+        fleet, old, "rolling", at_once=2, mamba_scheduler_strategy="no_buffer"
+    )
+    assert "2 of 3 servers at a time" in planned.costs[0]
+    ended = await fleet.swap(swap, old=old, new=new, save=Journal())
+    assert ended.state == "done", ended
+
+    def moment(gpu: int, name: StepName) -> tuple[float, float]:
+        step = plan.of(ended, gpu, name)
+        assert step is not None
+        return step.began or 0.0, step.ended or 0.0
+
+    assert moment(1, "pause")[0] < moment(0, "resume")[1]
+    assert moment(2, "pause")[0] >= max(moment(0, "resume")[1], moment(1, "resume")[1])
 
 
 async def test_a_server_that_does_not_come_up_gets_its_old_flags_back(site: Site) -> None:
@@ -332,6 +427,14 @@ def test_steps_and_groups() -> None:
     assert plan.groups(swap) == [[0], [1], [2]]
     assert plan.groups(replace(swap, strategy="all")) == [[0, 1, 2]]
     assert plan.groups(replace(swap, strategy="canary")) == [[0], [1], [2]]
+    assert plan.groups(replace(swap, at_once=2)) == [[0, 1], [2]]
+    assert plan.groups(replace(swap, at_once=9)) == [[0, 1, 2]]
+    assert plan.groups(replace(swap, strategy="canary", at_once=2)) == [[0], [1, 2]]
+    bare = replace(swap, steps=plan.steps([0, 1, 2], drains=False))
+    assert plan.of(bare, 1, "drain") is None
+    drained = plan.drain_first(bare, 1)
+    assert [s.name for s in drained.steps if s.gpu == 1] == list(plan.STEPS)
+    assert plan.drain_first(drained, 1) == drained
     names = [s.name for s in plan.steps([0, 1], "canary")]
     assert names == [*plan.STEPS, "judge", *plan.STEPS]
     changed = plan.put(swap, SwapStep(gpu=1, name="put back", state="doing"))
