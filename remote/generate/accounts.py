@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from remote.generate.ledger import Entry
 from remote.generate.opening import Opened
@@ -12,6 +13,21 @@ from remote.generate.progress import Meter
 from remote.generate.records import Batch
 from remote.generate.recovery import ASIDE, DONE, FAILED
 from remote.protocol import Progress
+
+
+@dataclass
+class Sums:
+    """Of some batches; kept, since a long run has thousands of them and tells these each second."""
+
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+
+    def add(self, batch: Batch, sign: int) -> None:
+        """Count a batch, or with ``sign`` -1 no longer."""
+        self.files += sign
+        self.records += sign * batch.records
+        self.bytes += sign * batch.bytes
 
 
 class Accounts:
@@ -23,9 +39,20 @@ class Accounts:
         self.totals = opened.totals
         self.failures = opened.recovered.failures
         self.aside = opened.recovered.aside
-        self.batches: dict[str, Batch] = dict(opened.recovered.books.batches)
+        self.batches: dict[str, Batch] = {}
+        """By name; changed by :meth:`enter` alone, which keeps their sums."""
+        self.sealed = Sums()
+        """Of all of them."""
+        self.uploaded = Sums()
+        """Of those that are in S3."""
+        for batch in opened.recovered.books.batches.values():
+            self.enter(batch)
         self.retries: Counter[str] = Counter()
         """Attempts that gave no answer that counts, by cause."""
+        self.continued = 0
+        """Answers that were interrupted and went on."""
+        self.tokens_kept = 0
+        self.tokens_lost = 0
         self.own = 0
         self.own_tokens = 0
         self.began = time.monotonic()
@@ -56,6 +83,16 @@ class Accounts:
                 self.aside[seen.outcome] += 1
         return ended
 
+    def enter(self, batch: Batch) -> None:
+        """Take a batch's newest line of the manifest."""
+        before = self.batches.get(batch.name)
+        self.batches[batch.name] = batch
+        for one, sign in ((before, -1), (batch, 1)):
+            if one is not None:
+                self.sealed.add(one, sign)
+                if one.state != "sealed":
+                    self.uploaded.add(one, sign)
+
     @property
     def remaining(self) -> int:
         """Prompts that are not done, given up or set aside."""
@@ -70,7 +107,6 @@ class Accounts:
         """All of progress.json that is counted here."""
         totals = self.totals
         rate, tokens = self.meter.rates()
-        uploaded = [batch for batch in self.batches.values() if batch.state != "sealed"]
         average = totals.completion_tokens / totals.completed if totals.completed else 0.0
         return Progress(
             total=self.total,
@@ -84,13 +120,16 @@ class Accounts:
             total_input_tokens=totals.prompt_tokens,
             total_output_tokens=totals.completion_tokens,
             avg_output_tokens=round(average, 1),
-            s3_uploaded=len(uploaded),
-            s3_bytes=sum(batch.bytes for batch in uploaded),
+            s3_uploaded=self.uploaded.files,
+            s3_bytes=self.uploaded.bytes,
             outcomes=dict(totals.outcomes),
             failures=dict(self.failures),
             retries=dict(self.retries),
-            batch_files=len(self.batches),
-            batch_records=sum(batch.records for batch in self.batches.values()),
-            batch_bytes=sum(batch.bytes for batch in self.batches.values()),
+            continued=self.continued,
+            tokens_kept=self.tokens_kept,
+            tokens_lost=self.tokens_lost,
+            batch_files=self.sealed.files,
+            batch_records=self.sealed.records,
+            batch_bytes=self.sealed.bytes,
             time=time.time(),
         )

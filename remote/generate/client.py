@@ -24,6 +24,7 @@ from httpx_aiohttp import AiohttpTransport
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from remote.generate.outcomes import Answer
+from remote.generate.partial import Partial
 from remote.generate.records import Usage, encode
 from remote.sglang import loads, metrics
 
@@ -51,6 +52,12 @@ class TroubleError(Exception):
         self.status = status
         self.after = after
         """Seconds that the server asks to wait (Retry-After)."""
+        self.answer: Answer | None = None
+        """``abort`` of a chat request: what it had so far."""
+        self.made = 0
+        """Tokens of the request that was broken off."""
+        self.partial: Partial | None = None
+        """What ``/generate`` had made when it was broken off, or before something else failed."""
 
 
 class Sample(Struct):
@@ -147,11 +154,15 @@ class Client:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
 
+        timeout = httpx.Timeout(None, connect=10.0, write=60.0)
+        self._headers = httpx.Headers({"content-type": "application/json", **(headers or {})})
+        # The session verifies certificates by itself; another context would load them in vain.
+        self._transport = AiohttpTransport(client=session, verify=False)
+        """Completions go straight to it: they have no use for cookies, redirects and log-ins,
+        which cost httpx's client as much as the request itself."""
+        self._timeouts = {"timeout": timeout.as_dict()}
         self._http = httpx.AsyncClient(
-            transport=AiohttpTransport(client=session),
-            timeout=httpx.Timeout(None, connect=10.0, write=60.0),
-            headers={"content-type": "application/json", **(headers or {})},
-            trust_env=False,
+            transport=self._transport, timeout=timeout, headers=self._headers, trust_env=False
         )
         self._urls: dict[str, httpx.URL] = {}
         """Parsed once: httpx takes longer over a URL than over the request that it is for."""
@@ -165,33 +176,49 @@ class Client:
 
         :raises TroubleError: no answer, whatever the reason.
         """
+        return read_answer(await self.post(f"{server}/v1/chat/completions", body))
+
+    async def post(self, url: str, body: dict[str, Any]) -> bytes:
+        """The body of the 200 that a POST is answered with.
+
+        :raises TroubleError: no answer, or another status.
+        """
         data = encode(body)
         box = SimpleNamespace(reused=False)
         _kept.set(box)
         began = time.monotonic()
         try:
-            response = await self._post(server, data)
+            response = await self._post(url, data)
         except TroubleError as trouble:
             early = time.monotonic() - began < _AGAIN_WITHIN_S
             if trouble.cause != "reset" or not box.reused or not early:
                 raise
             try:
-                response = await self._post(server, data)
+                response = await self._post(url, data)
             except TroubleError as again:
                 # Nobody listens any more: it did break this request off by dying.
                 raise trouble if again.cause == "refused" else again from None
         if response.status_code != 200:
             raise refusal(response.status_code, response.content, response.headers)
-        return read_answer(response.content)
+        return response.content
 
-    async def _post(self, server: str, data: bytes) -> httpx.Response:
-        url = self._urls.get(server)
+    async def _post(self, address: str, data: bytes) -> httpx.Response:
+        url = self._urls.get(address)
         if url is None:
-            url = self._urls[server] = httpx.URL(f"{server}/v1/chat/completions")
+            url = self._urls[address] = httpx.URL(address)
         try:
-            return await self._http.post(url, content=data)
+            request = httpx.Request(
+                "POST", url, headers=self._headers, content=data, extensions=self._timeouts
+            )
+            response = await self._transport.handle_async_request(request)
+            try:
+                await response.aread()
+            except BaseException:
+                await response.aclose()  # a connection with half an answer is of no more use
+                raise
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise _transport(error) from error
+        return response
 
     async def get(self, url: str, timeout: float) -> httpx.Response:
         """A small GET, whatever it answers.
@@ -297,8 +324,6 @@ def read_answer(data: bytes) -> Answer:
     except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
         text = f"answered 200 with no completion ({error})"
         raise TroubleError("garbage", text[:300], 200) from None
-    if choice.finish_reason == "abort":
-        raise TroubleError("abort", "the server broke the answer off", 200)
     message = choice.message
     calls = message.tool_calls
     usage = Usage()
@@ -308,7 +333,7 @@ def read_answer(data: bytes) -> Answer:
         if reasoning is None and details is not None:
             reasoning = details.reasoning_tokens
         usage = Usage(said.prompt_tokens or 0, said.completion_tokens or 0, reasoning or 0)
-    return Answer(
+    answer = Answer(
         content=message.content,
         reasoning=message.reasoning_content or message.reasoning,
         tool_calls=None if calls is UNSET or bytes(calls) in (b"null", b"[]") else calls.copy(),
@@ -316,6 +341,12 @@ def read_answer(data: bytes) -> Answer:
         usage=usage,
         model=chat.model,
     )
+    if answer.finish_reason == "abort":
+        trouble = TroubleError("abort", "the server broke the answer off", 200)
+        trouble.answer = answer
+        trouble.made = usage.completion_tokens
+        raise trouble
+    return answer
 
 
 def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> TroubleError:

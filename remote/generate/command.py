@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from remote.generate import sampling
 from remote.generate.outcomes import ANSWERED, KEPT
 from remote.generate.settings import Settings, UsageError
 from remote.protocol import S3Spec, TargetSpec
@@ -104,14 +106,17 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
             raise UsageError("--concurrency: at least 1")
     if arguments.max_tokens < 1:
         raise UsageError("--max-tokens: at least 1")
-    if arguments.endpoint != "chat":
-        raise UsageError('--endpoint generate is not there yet; use "chat"')
     try:
         request = msgspec.json.decode(arguments.request)
     except msgspec.DecodeError:
         request = None
     if not isinstance(request, dict):
         raise UsageError("--request: a JSON object of request fields")
+    if arguments.endpoint == "generate":
+        try:
+            sampling.check_request(request)
+        except sampling.SamplingError as error:
+            raise UsageError(f"--request: {error}") from None
     keep, again = read_policy(arguments.policy)
     bucket, _, prefix = arguments.s3.removeprefix("s3://").partition("/")
     return Settings(
@@ -124,6 +129,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         temperature=arguments.temperature,
         request=request,
         model=arguments.model,
+        endpoint=arguments.endpoint,
         retries=arguments.retries,
         retry_outcomes=again,
         keep=keep,
@@ -225,6 +231,10 @@ def _run(settings: Settings) -> int:
 
     headers = api_headers(credentials())
     opened = open_run(settings)
+    # What is here now stays: the collector need not walk it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
     async def life() -> int:
         return await Run(settings, opened, headers, credentials).main()

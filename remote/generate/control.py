@@ -1,14 +1,14 @@
 """``control.json``: the desired state that the agent sets and the run obeys.
 
-It is replaced atomically; the run looks once a second whether it is another file. The last one
-written stays in force whoever dies.
+It is replaced atomically; the run looks four times a second whether it is another file. The last
+one written stays in force whoever dies.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -16,13 +16,18 @@ from msgspec import Struct
 NAME = "control.json"
 
 
+Dispatch: TypeAlias = Literal["run", "pause", "abort", "redo"]
+"""``pause``: nothing new, what is in flight may end. ``abort``: break that off too, once the
+server's own queue is empty; what it had so far is kept durably and goes on elsewhere, or here
+later. ``redo``: the same, but thrown away and generated again."""
+
+
 class ServerControl(Struct, frozen=True):
     """What the run may do with one server."""
 
     url: str
     gpu: int | None = None
-    dispatch: Literal["run", "pause", "abort"] = "run"
-    """``pause``: nothing new, what is in flight may end; ``abort``: end that too, requeue it."""
+    dispatch: Dispatch = "run"
     max_running: int | None = None
     """Effective ``max_running_requests``; ``auto`` concurrency is this and a few more."""
     epoch: int | None = None
@@ -36,11 +41,12 @@ class Control(Struct, frozen=True):
     servers: list[ServerControl] = []
     dispatch: Literal["run", "pause", "drain", "stop"] = "run"
     """``pause``: keep the process, send nothing new; ``drain``: finish what is in flight and
-    leave; ``stop``: abort what is in flight and leave."""
+    leave; ``stop``: break off and keep what is in flight, and leave."""
     seal: bool = False
     """With ``drain`` or ``stop``: seal the open batch short before leaving."""
     concurrency: int | Literal["auto"] = "auto"
     version: int = 0
+    """Told back as ``control_version`` in ``progress.json`` once all of this is obeyed."""
 
 
 def read(folder: Path) -> Control | None:

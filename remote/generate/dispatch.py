@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import secrets
 import time
@@ -17,15 +18,19 @@ from typing import Any
 
 import msgspec
 
-from remote.generate import context, requests
+from remote.generate import context, requests, sampling
+from remote.generate import partial as partials
 from remote.generate import server as servers
 from remote.generate.accounts import Accounts
 from remote.generate.client import Client, TroubleError
 from remote.generate.deaths import Deaths
 from remote.generate.job import Job
+from remote.generate.keeper import Keeper, pending
 from remote.generate.ledger import Entry, Kind
+from remote.generate.native import Native
 from remote.generate.outbox import Outbox
 from remote.generate.outcomes import Answer, judge, tool_names
+from remote.generate.partial import Partial, Segment
 from remote.generate.prompts import Prompts, PromptsError, decode, prompt_hash
 from remote.generate.records import Outcome, Pending, Seen
 from remote.generate.recovery import TAKEN, TODO
@@ -44,6 +49,11 @@ PAROLE_S = 600.0
 """A server that was sound at first and is stopped later may prove itself again after this."""
 FED_S = 15.0
 """Readings this old still mean that the agent polls the servers."""
+QUEUE_S = 4.0
+"""How long a server's own queue may take to run empty before what runs is broken off."""
+RETURN_S = 5.0
+"""How long what was broken off may take to come back."""
+POLL_S = 0.25
 STRAGGLER = 1.5
 """An answer that takes so many times the mean is sent to a second server at the end."""
 
@@ -93,13 +103,20 @@ class Dispatcher:
         self._read_at = 0.0
         self._fit = context.Fit()
         self._mean_latency = 0.0
+        self._native = Native(client)
+        self._keeper = Keeper(outbox, accounts)
 
     # --- what others ask ---
 
     @property
     def in_flight(self) -> int:
-        """Requests that are open."""
-        return sum(len(server.flying) for server in self.servers.values())
+        """Requests that are open, or whose partial answer is not durable yet."""
+        return sum(server.in_flight for server in self.servers.values())
+
+    @property
+    def partial(self) -> int:
+        """Interrupted answers that wait to be continued."""
+        return sum(job.partial is not None for job in self.work.jobs())
 
     @property
     def idle(self) -> bool:
@@ -124,7 +141,8 @@ class Dispatcher:
         free = [server for server in self.servers.values() if server.room(at) > 0]
         while free:
             server = min(free, key=_fullness) if len(free) > 1 else free[0]
-            job = self.work.take(at, server, alone=self._only(server))
+            fits = functools.partial(self._fits, server)
+            job = self.work.take(at, server, alone=self._only(server), fits=fits)
             if job is None:
                 free.remove(server)
                 continue
@@ -158,27 +176,43 @@ class Dispatcher:
     def _send(self, server: Server, job: Job, at: float) -> None:
         if not server.flying:
             server.sign_at = at
+        if job.partial is not None and not self._goes_on(server, job):
+            self._keeper.lose(job, server)
         job.sends += 1
         job.sent_at = at
-        server.flying[job] = self._spawn(self._ask(server, job))
+        server.flying[job] = self._spawn(self._ask(server, job, job.partial))
 
-    async def _ask(self, server: Server, job: Job) -> None:
+    async def _ask(self, server: Server, job: Job, base: Partial | None) -> None:
         began = time.monotonic()
         process = server.process
         try:
-            if await self._too_long(server, job):
-                return
-            body = requests.chat_body(self.settings, server, job, self._session)
-            answer = await self._client.chat(server.url, body)
+            answer = await self._get(server, job, base)
         except TroubleError as trouble:
             alone = server.guest is job
             if self._landed(server, job):
-                self._trouble(server, job, trouble, alone=alone)
+                latency = time.monotonic() - began
+                if trouble.cause == "abort":
+                    self._interrupted(server, job, base, trouble, latency, process)
+                else:
+                    self._trouble(server, job, trouble, alone=alone, base=base)
         else:
-            if self._landed(server, job):
-                self._answered(server, job, answer, time.monotonic() - began, process)
+            if answer is not None and self._landed(server, job):
+                latency = time.monotonic() - began
+                self._answered(server, job, answer, latency, process, base)
         self.pump()
         self._changed()
+
+    async def _get(self, server: Server, job: Job, base: Partial | None) -> Answer | None:
+        """The whole answer; None where the prompt was given up instead."""
+        if base is None and self.settings.endpoint == "chat":
+            if await self._too_long(server, job):
+                return None
+            if server.breaks_off:
+                raise TroubleError("abort", "not sent: the server is to be emptied")
+            body = requests.chat_body(self.settings, server, job, self._session)
+            return await self._client.chat(server.url, body)
+        body = requests.chat_body(self.settings, server, job, self._session)
+        return await self._native.answer(server, body, base)
 
     def _landed(self, server: Server, job: Job) -> bool:
         """Take the job out of the air; False where it was taken back in the meantime."""
@@ -207,8 +241,11 @@ class Dispatcher:
 
     def _again(self, job: Job, at: float, *, wait: bool = False) -> None:
         """Back into the queue, unless another server is at it as well."""
-        if not any(job in server.flying for server in self.servers.values()):
+        if not self._elsewhere(job):
             self.work.again(job, at, wait=wait)
+
+    def _elsewhere(self, job: Job) -> bool:
+        return any(job in server.flying for server in self.servers.values())
 
     def _hedge(self, at: float) -> None:
         """Nothing is left to send: stragglers get a second server; the first answer counts."""
@@ -220,7 +257,13 @@ class Dispatcher:
                 and at - job.sent_at > STRAGGLER * self._mean_latency > 0
             ]
             for job in sorted(late, key=lambda job: job.sent_at):
-                others = [o for o in self.servers.values() if o is not server and o.room(at) > 0]
+                others = [
+                    o
+                    for o in self.servers.values()
+                    if o is not server
+                    and o.room(at) > 0
+                    and (job.partial is None or self._goes_on(o, job))
+                ]
                 if not others:
                     return
                 job.hedged = True
@@ -270,9 +313,17 @@ class Dispatcher:
     # --- answers ---
 
     def _answered(
-        self, server: Server, job: Job, answer: Answer, latency: float, process: str
+        self,
+        server: Server,
+        job: Job,
+        answer: Answer,
+        latency: float,
+        process: str,
+        base: Partial | None = None,
     ) -> None:
+        """``base``: what of the answer was made before this request."""
         at = time.monotonic()
+        job.partial = base
         self._withdraw(job)
         server.breaker.succeeded()
         server.sign_at = at
@@ -288,24 +339,29 @@ class Dispatcher:
         outcome = judge(answer, tool_names(job.prompt.tools))
         calls = answer.tool_calls or msgspec.Raw(b"null")
         like = likeness(answer.content, answer.reasoning, calls)
-        sound = self._still_sound(server, process, outcome, like, at)
-        if not sound:
+        if not self._still_sound(server, process, outcome, like, at):
+            self._keeper.forget(job, server)
+            self._keeper.keep_rest(job, server)
             self._again(job, at)
             return
         if job.reseeds < self.settings.retry_outcomes.get(outcome, 0):
             job.reseeds += 1
             self._accounts.retries[outcome] += 1
+            self._keeper.let_go(job, server)
             self._again(job, at)
             return
         server.completed += 1
-        server.output_tokens += answer.usage.completion_tokens
+        server.output_tokens += answer.usage.completion_tokens - (base.tokens if base else 0)
+        segments = self._segments(server, answer, base, latency)
+        self._accounts.continued += bool(segments)
         if (talk := job.talk) is not None:
-            talk.add(answer, outcome, server.url, latency)
+            talk.add(answer, outcome, server.url, latency, segments)
+            job.partial = None
             if not talk.over:
                 self._next_turn(server, job, at)
                 return
             outcome = talk.outcome
-        entry = requests.completion(self.settings, server, job, answer, outcome, latency)
+        entry = requests.completion(self.settings, server, job, answer, outcome, latency, segments)
         if server.proved or process != server.process:
             self._outbox.put(entry)
             self._outbox.tidy()
@@ -327,16 +383,7 @@ class Dispatcher:
     def _next_turn(self, server: Server, job: Job, at: float) -> None:
         """The conversation goes on in the same slot; what it has so far is kept."""
         assert job.talk is not None
-        self._outbox.wait(
-            Pending(
-                kind="turns",
-                index=job.index,
-                prompt=prompt_hash(job.line),
-                server=server.url,
-                process=server.process,
-                data=msgspec.Raw(msgspec.json.encode(job.talk.turns)),
-            )
-        )
+        self._outbox.wait(pending(job, server))
         self._outbox.tidy()
         if self.sending and server.usable:
             self._send(server, job, at)
@@ -381,7 +428,8 @@ class Dispatcher:
         self._say(f"{server.url}: {server.problem}")
         at = time.monotonic()
         for held in server.held:
-            self._outbox.drop(held.job.index)
+            self._keeper.forget(held.job, server)
+            self._keeper.keep_rest(held.job, server)
             held.job.avoid = server
             held.job.attempts = max(0, held.job.attempts - 1)
             self._again(held.job, at)
@@ -390,18 +438,14 @@ class Dispatcher:
         server.held.clear()
         self.recall(server)
         for job in self.work.jobs():
-            self._forget_turns(job, server)
+            if self._keeper.forget(job, server):
+                self._keeper.keep_rest(job, server)
         for job in [job for other in self.servers.values() for job in other.flying]:
-            if self._forget_turns(job, server):
-                self._withdraw(job)  # it goes on from a turn that is no more
+            if self._keeper.forget(job, server):
+                self._withdraw(job)  # it goes on from what is no more
+                self._keeper.keep_rest(job, server)
                 self._again(job, at)
         self._outbox.tidy(now=True)
-
-    def _forget_turns(self, job: Job, server: Server) -> bool:
-        forgot = job.talk is not None and job.talk.forget(server.url)
-        if forgot:
-            self._outbox.drop(job.index)
-        return forgot
 
     def _withdraw(self, job: Job) -> None:
         """Where it is still in flight, its answer is no longer wanted."""
@@ -413,11 +457,26 @@ class Dispatcher:
 
     # --- failures ---
 
-    def _trouble(self, server: Server, job: Job, trouble: TroubleError, *, alone: bool) -> None:
-        """``alone``: nothing else was in flight there."""
+    def _trouble(
+        self,
+        server: Server,
+        job: Job,
+        trouble: TroubleError,
+        *,
+        alone: bool,
+        base: Partial | None = None,
+    ) -> None:
+        """``alone``: nothing else was in flight there; ``base``: it was to go on from there."""
         at = time.monotonic()
         cause = trouble.cause
         self._accounts.retries[cause] += 1
+        if trouble.partial is not None and not self._elsewhere(job):
+            self._keeper.keep(server, job, trouble.partial)
+        if cause == "rejected" and base is not None:
+            server.sign_at = at
+            self._keeper.lose(job, server)
+            self._again(job, at)
+            return
         if cause == "rejected":
             server.sign_at = at
             if (limit := context.room_said(trouble.text)) is not None and job.limit is None:
@@ -426,9 +485,6 @@ class Dispatcher:
                 return
             job.attempts += 1
             self._give_up(job, server, "rejected", trouble.text, trouble.status)
-            return
-        if cause == "abort":
-            self._again(job, at)
             return
         server.problem = trouble.text
         job.avoid = server
@@ -451,6 +507,8 @@ class Dispatcher:
             self._again(job, at, wait=not gone)
             return
         job.attempts += 1
+        if base is not None and trouble.partial is None:
+            self._keeper.lose(job, server)  # it may be the cause
         if job.attempts > self.settings.retries:
             self._give_up(job, server, "failed", trouble.text, trouble.status)
         else:
@@ -461,7 +519,70 @@ class Dispatcher:
     ) -> None:
         """For good: an answer that is still under way elsewhere comes too late."""
         self._withdraw(job)
+        self._keeper.count_lost(job.partial, None)
         self._outbox.put(requests.given_up(job, server.url, outcome, reason, status))
+
+    # --- what was interrupted ---
+
+    def _goes_on(self, server: Server, job: Job) -> bool:
+        """Whether this server would go on with the job's partial answer as with its own."""
+        return job.partial is not None and job.partial.identity == server.identity
+
+    def _fits(self, server: Server, job: Job) -> bool:
+        """Whether the job may be this server's: no other one could go on with it instead."""
+        if job.partial is None or self._goes_on(server, job):
+            return True
+        return not any(o.usable and self._goes_on(o, job) for o in self.servers.values())
+
+    def _interrupted(
+        self,
+        server: Server,
+        job: Job,
+        base: Partial | None,
+        trouble: TroubleError,
+        latency: float,
+        process: str,
+    ) -> None:
+        """The server broke an answer off: keep what it had, and let it go on from there."""
+        self._accounts.retries["abort"] += 1
+        server.sign_at = time.monotonic()
+        kept = trouble.partial
+        known = bool(server.identity) and process == server.process
+        if (answer := trouble.answer) is not None and known and not self._why_whole(server, job):
+            segment = requests.segment(server, trouble.made, "chat", latency)
+            kept = partials.from_chat(answer, segment, server.identity)
+        unwanted = server.dispatch == "redo" or server.stopped or self._elsewhere(job)
+        if kept is not None and not unwanted:
+            self._keeper.keep(server, job, kept)
+        else:
+            self._accounts.tokens_lost += trouble.made
+        self._again(job, time.monotonic())
+
+    def _why_whole(self, server: Server, job: Job) -> str:
+        """Why this prompt's answer can only be made in one piece; empty where it need not."""
+        assert server.facts is not None
+        if server.facts.why_not:
+            return server.facts.why_not
+        body = requests.chat_body(self.settings, server, job, self._session)
+        try:
+            asked = sampling.translate(body, server.facts.defaults or {})
+        except sampling.SamplingError as error:
+            return str(error)
+        return asked.constrained
+
+    def _segments(
+        self, server: Server, answer: Answer, base: Partial | None, latency: float
+    ) -> list[Segment]:
+        """The parts of an answer that was continued; none of any other."""
+        if base is None:
+            return []
+        tokens = answer.usage.completion_tokens - base.tokens
+        last = requests.segment(server, tokens, "generate", latency)
+        return base.segments if base.finish is not None else [*base.segments, last]
+
+    def durable(self, acked: list[Entry]) -> bool:
+        """These lines are on disk; whether a server that was to be emptied is empty now."""
+        return any(server.breaks_off for server in self._keeper.durable(acked))
 
     def _lost(self, server: Server) -> None:
         """Nobody listens there: what comes back is another process (the agent knows it itself)."""
@@ -487,6 +608,7 @@ class Dispatcher:
                 ordinary.append(job)
         for job in self._deaths.died(at, server.url, ordinary):
             job.alone = True
+            self._keeper.lose(job, server)  # it may be the cause
         self._changed()
 
     def _survived(self, server: Server) -> None:
@@ -511,6 +633,7 @@ class Dispatcher:
                     server.engine, server.model = identity.engine, identity.model
                     server.context = identity.context
                 self._same_model(server)
+                await self._know(server)
                 if not self.fed:
                     await self.sample(server)
                 rid = f"{self._session}-check-{secrets.token_hex(4)}"
@@ -546,6 +669,29 @@ class Dispatcher:
             if due and server.dispatch == "run" and not server.stopped:
                 breaker.trying = True
                 self._spawn(self.try_out(server))
+
+    async def _know(self, server: Server) -> None:
+        """Ask what its answers depend on, so that interrupted ones can be continued."""
+        if server.engine == "sglang":
+            server.facts = await self._native.facts(server.url, self._asked())
+        if self.settings.endpoint == "generate":
+            if server.facts is None:
+                raise TroubleError(
+                    "denied",
+                    'endpoint "generate" needs SGLang with /server_info and /tokenize (0.5.12 or '
+                    'later), which this is not: use endpoint "chat"',
+                )
+            if server.facts.why_not:
+                raise TroubleError("denied", f'{server.facts.why_not}; or use endpoint "chat"')
+            await self._native.check(server.url)
+
+    def _asked(self) -> dict[str, Any]:
+        """What every answer is asked with, as far as it shapes what is sampled."""
+        return {
+            **({} if self.settings.thinking else {"thinking": False}),
+            **({} if (t := self.settings.temperature) is None else {"temperature": t}),
+            **self.settings.request,
+        }
 
     def _same_model(self, server: Server) -> None:
         """All answers of a run come from one model."""
@@ -648,16 +794,38 @@ class Dispatcher:
         server.breaker.open(time.monotonic())
         self.recall(server)
 
-    async def break_off(self, server: Server) -> None:
-        """Have the server return what it has; what does not come back in time is taken back."""
-        if server.engine == "sglang":
-            with contextlib.suppress(TroubleError):
-                await self._client.abort_all(server.url)
-            for _ in range(20):
-                if not server.flying:
-                    return
-                await asyncio.sleep(0.25)
-        self.recall(server)
+    async def break_off(self, server: Server, wanted: Callable[[], bool]) -> None:
+        """Have the server return what it has; what does not come back in time is taken back.
+
+        Its own queue gets a few seconds to run empty first: an aborted request that was still
+        queued leaves an entry in SGLang 0.5.12 that no later SIGTERM gets past
+        (``managers/tokenizer_manager.py``). Ends early where it is no longer ``wanted``.
+        """
+        if server.engine == "sglang" and not server.breaker.is_open:
+            end = time.monotonic() + QUEUE_S
+            while wanted() and server.flying and time.monotonic() < end:
+                if not await self._queued(server):
+                    break
+                await asyncio.sleep(POLL_S)
+            end = time.monotonic() + RETURN_S
+            asked = -math.inf
+            while wanted() and server.flying and time.monotonic() < end:
+                if time.monotonic() - asked >= 1.0:  # some may not have been there yet
+                    asked = time.monotonic()
+                    with contextlib.suppress(TroubleError):
+                        await self._client.abort_all(server.url)
+                await asyncio.sleep(POLL_S)
+        if wanted():
+            self.recall(server)
+            self._changed()
+
+    async def _queued(self, server: Server) -> bool:
+        """Whether requests of ours may still wait in the server's own queue."""
+        try:
+            sample = await self._client.sample(server.url, server.engine)
+        except TroubleError:
+            return False
+        return bool(sample.queued)
 
     # --- what an earlier process left ---
 
@@ -669,7 +837,14 @@ class Dispatcher:
             if self._status[entry.index] != TODO or prompt_hash(text) != entry.prompt:
                 continue
             job = Job(entry.index, text, decode(text))
-            if entry.kind == "turns" and job.talk is not None:
+            if entry.kind == "partial":
+                job.partial = partials.decode(entry.data)
+                if job.talk is not None and job.partial is not None:
+                    job.talk.turns = job.partial.turns
+                self._status[entry.index] = TAKEN
+                self._outbox.known(entry)
+                self.work.again(job, at, wait=False)
+            elif entry.kind == "turns" and job.talk is not None:
                 job.talk.turns = msgspec.json.decode(entry.data)
                 self._status[entry.index] = TAKEN
                 self._outbox.known(entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remote.generate.partial import Partial
 from remote.generate.prompts import Prompt
 from remote.generate.talk import Talk, talk_of
 
@@ -19,6 +20,7 @@ class Job:
         "index",
         "limit",
         "line",
+        "partial",
         "prompt",
         "reseeds",
         "sends",
@@ -31,6 +33,8 @@ class Job:
         self.line = line
         self.prompt = prompt
         self.talk: Talk | None = talk_of(prompt)
+        self.partial: Partial | None = None
+        """What an interrupted answer had; the next request goes on from there."""
         self.attempts = 0
         """Times it was sent and answered, or failed by its own fault."""
         self.sends = 0

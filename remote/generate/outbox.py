@@ -29,11 +29,16 @@ class Outbox:
         self.writer.put(entry)
         self.drop(entry.index)
 
-    def wait(self, pending: Pending) -> None:
-        """Keep something of an unfinished prompt; replaces what was kept of it before."""
+    def wait(self, pending: Pending) -> Entry:
+        """Keep something of an unfinished prompt; replaces what was kept of it before.
+
+        :returns: the line, as it will be told to be durable.
+        """
         self.drop(pending.index)
         self._waiting[pending.index] = data = line(pending)
-        self.writer.put(Entry("pending", pending.index, data))
+        entry = Entry("pending", pending.index, data)
+        self.writer.put(entry)
+        return entry
 
     def known(self, pending: Pending) -> None:
         """Such a line stands in the file already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -103,6 +103,13 @@ def completion(
     kind: Kind = "batch" if outcome in settings.keep else "set_aside"
     seen = Seen(job.index, prompt.source, outcome, record.usage, server.epoch, record.finished_at)
     return Entry(kind, job.index, line(record), seen)
+
+
+def segment(
+    server: Server, tokens: int, endpoint: Literal["chat", "generate"], latency: float
+) -> Segment:
+    """One part of an answer, made just now."""
+    return Segment(server.url, server.epoch, tokens, endpoint, round(latency, 3), now())
 
 
 def given_up(job: Job, server: str, outcome: Outcome, reason: str, status: int | None) -> Entry:

@@ -64,7 +64,12 @@ class Run:
         self._mode: RunStatus = "running"
         self._paused = False
         self._leave = 0
-        """1: drain and leave; 2: leave now."""
+        """1: drain and leave; 2: break off and leave; 3: leave now."""
+        self._stopping = False
+        self._emptied: set[str] = set()
+        """Servers to be emptied of which that was told."""
+        self._version = 0
+        """Of the ``control.json`` that is obeyed."""
         self._seal = False
         self._failed = ""
         self._started = False
@@ -90,7 +95,7 @@ class Run:
             self._outbox,
             self._accounts,
             spawn=self._spawn,
-            changed=self._look_for_end,
+            changed=self._changed,
             learned=self._renew_run_file,
             say=say,
             broken=self._broken,
@@ -191,9 +196,8 @@ class Run:
         accounts = self._accounts
         if self.settings.delete_uploaded or not accounts.remaining:
             return ""
-        records = sum(batch.records for batch in accounts.batches.values())
-        if records >= layout.BATCH:
-            each = sum(batch.bytes for batch in accounts.batches.values()) / records
+        if accounts.sealed.records >= layout.BATCH:
+            each = accounts.sealed.bytes / accounts.sealed.records
         else:
             each = self._opened.prompts.entry.bytes / accounts.total + USUAL_ANSWER
         need, free = each * accounts.remaining, shutil.disk_usage(self._folder).free
@@ -207,7 +211,9 @@ class Run:
     def _asked_to_leave(self) -> None:
         self._leave += 1
         if self._leave == 1:
-            say("draining: what is in flight may end (again to stop now)")
+            say("draining: what is in flight may end (again to break it off and keep it)")
+        elif self._leave == 2:
+            say("breaking off what is in flight (again to leave at once)")
         self._may_send()
         self._look_for_end()
 
@@ -223,8 +229,10 @@ class Run:
     def _durable(self, acked: list[Entry], sealed: list[Batch]) -> None:
         """The writer has made these lines durable, and sealed these batches."""
         self._outbox.unacked -= self._accounts.durable(acked)
+        if self._dispatcher.durable(acked):
+            self._tell()
         for batch in sealed:
-            self._accounts.batches[batch.name] = batch
+            self._accounts.enter(batch)
             if self._uploader is not None:
                 self._uploader.offer(batch)
         self._look_for_end()
@@ -234,11 +242,30 @@ class Run:
         say(text or "there is space again: going on")
         self._dispatcher.pump()
 
+    def _changed(self) -> None:
+        """A request has ended. Who waits for a server to become empty hears of it at once."""
+        for server in self._dispatcher.servers.values():
+            empty = not server.in_flight
+            if server.breaks_off and empty and server.url not in self._emptied:
+                self._emptied.add(server.url)
+                self._tell()
+            elif not (server.breaks_off and empty):
+                self._emptied.discard(server.url)
+        self._look_for_end()
+
+    def _tell(self) -> None:
+        """Renew ``progress.json`` now."""
+        self._writer.file(layout.PROGRESS, msgspec.json.encode(self.progress()))
+
     def _look_for_end(self) -> None:
         """Whether it is time to leave; at the end of a pass nothing waits for more answers."""
         dispatcher = self._dispatcher
-        if self._leave >= 2:
+        if self._leave >= 3 or (self._leave == 2 and not dispatcher.in_flight):
             self._over.set()
+        elif self._leave == 2:
+            if not self._stopping:
+                self._stopping = True
+                self._spawn(self._stop_now())
         elif self._leave:
             if not dispatcher.in_flight and not self._outbox.unacked:
                 self._over.set()
@@ -247,6 +274,19 @@ class Run:
                 dispatcher.settle(server)
             if not self._outbox.unacked:
                 self._over.set()
+
+    async def _stop_now(self) -> None:
+        """Break off what is in flight and keep what there is of it; a few seconds at most."""
+        servers = self._dispatcher.servers.values()
+        await asyncio.gather(
+            *(
+                self._dispatcher.break_off(server, lambda: not self._over.is_set())
+                for server in servers
+                if server.flying
+            )
+        )
+        await asyncio.to_thread(self._writer.flush, 10.0)
+        self._over.set()
 
     def _is_over(self) -> bool:
         """Every prompt is done, given up or set aside, and that is on disk."""
@@ -310,17 +350,17 @@ class Run:
         """Records that should be in S3 and are not, the open batch's too."""
         if self._uploader is None:
             return 0
-        sealed = sum(batch.records for batch in self._accounts.batches.values())
-        return self._uploader.records_waiting + self._accounts.totals.completed - sealed
+        unsealed = self._accounts.totals.completed - self._accounts.sealed.records
+        return self._uploader.records_waiting + unsealed
 
     def _safe(self, batch: Batch) -> None:
         """A batch is in the bucket, seen there."""
         if batch != self._accounts.batches.get(batch.name):
-            self._accounts.batches[batch.name] = batch
+            self._accounts.enter(batch)
             self._writer.list_batch(batch)
         if self.settings.delete_uploaded and batch.state == "uploaded":
             gone = msgspec.structs.replace(batch, state="local_deleted")
-            self._accounts.batches[batch.name] = gone
+            self._accounts.enter(gone)
             self._writer.delete_local(gone)
 
     # --- control.json ---
@@ -355,6 +395,9 @@ class Run:
             self._leave = max(self._leave, 1 if wish.dispatch == "drain" else 2)
         self._may_send()
         self._dispatcher.pump()
+        if wish.version != self._version:
+            self._version = wish.version
+            self._tell()
 
     def _obey_server(self, want: control.ServerControl, wish: control.Control) -> None:
         url = want.url.rstrip("/")
@@ -368,8 +411,9 @@ class Run:
         if want.max_running:
             server.said = want.max_running
         before, server.dispatch = server.dispatch, want.dispatch
-        if want.dispatch == "abort" and before != "abort" and server.flying:
-            self._spawn(self._dispatcher.break_off(server))
+        if server.breaks_off and want.dispatch != before and server.flying:
+            aim = want.dispatch
+            self._spawn(self._dispatcher.break_off(server, lambda: server.dispatch == aim))
 
     # --- the clock ---
 
@@ -380,8 +424,8 @@ class Run:
             dispatcher = self._dispatcher
             if not self._leave:
                 dispatcher.try_due()
+            self._obey()
             if ticks % second == 0:
-                self._obey()
                 dispatcher.check_silence()
                 dispatcher.pace()
                 self._accounts.tick(time.monotonic())
@@ -434,11 +478,13 @@ class Run:
         progress.pid, progress.run_id = os.getpid(), self._run.run_id
         progress.waiting_retry = dispatcher.work.waiting_retry
         progress.in_flight = dispatcher.in_flight
+        progress.partial = dispatcher.partial
+        progress.control_version = self._version
         progress.on_probation = sum(len(s.held) for s in dispatcher.servers.values())
         progress.servers = {
             server.url: ServerWork(
                 slots=server.slots,
-                in_flight=len(server.flying),
+                in_flight=server.in_flight,
                 completed=server.completed,
                 output_tokens=server.output_tokens,
                 state=server.state,

@@ -12,6 +12,8 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from remote.generate.control import Dispatch
+from remote.generate.facts import Facts
 from remote.generate.job import Job
 from remote.generate.ledger import Entry
 from remote.generate.outcomes import KEPT
@@ -89,7 +91,7 @@ class Server:
     epoch: int | None = None
     process: str = ""
     """Identity of the server process where the agent knows it, else made up by the run."""
-    dispatch: Literal["run", "pause", "abort"] = "run"
+    dispatch: Dispatch = "run"
     wanted: int | Literal["auto"] = "auto"
     engine: str = ""
     model: str = ""
@@ -97,8 +99,12 @@ class Server:
 
     pace: Pace = field(default_factory=Pace)
     breaker: Breaker = field(default_factory=Breaker)
+    facts: Facts | None = None
+    """What its ``/server_info`` says, where it has one."""
     flying: dict[Job, asyncio.Task[None]] = field(default_factory=dict)
     """Jobs in flight → their tasks."""
+    keeping: int = 0
+    """Partial answers of it that are not durable yet."""
     said: int | None = None
     """What it says it runs at once."""
     ceiling: int | None = None
@@ -145,6 +151,21 @@ class Server:
         if self.pace.share < 1.0:
             slots = round(slots * self.pace.share)
         return max(1, slots)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that it still owes something to: an answer, or the partial one on disk."""
+        return len(self.flying) + self.keeping
+
+    @property
+    def identity(self) -> str:
+        """What an interrupted answer of it can go on with; empty where it cannot."""
+        return self.facts.identity if self.facts is not None else ""
+
+    @property
+    def breaks_off(self) -> bool:
+        """What is in flight is to come back unfinished."""
+        return self.dispatch in ("abort", "redo")
 
     @property
     def usable(self) -> bool:
@@ -230,6 +251,7 @@ class Server:
         self.proved = False
         self.stopped = ""
         self.last.clear()
+        self.facts = None
         self.ceiling = None
         self.pace.reset()
         self.tokens = None

@@ -29,6 +29,8 @@ class Settings:
     """Further fields of every request."""
     model: str = ""
     """Empty: whatever the servers say they serve."""
+    endpoint: Literal["chat", "generate"] = "chat"
+    """``generate``: SGLang's own, by token ids, so that an interrupted answer goes on exactly."""
     retries: int = 3
     retry_outcomes: dict[str, int] = field(default_factory=dict)
     """Outcome → how often another seed is tried before the policy below applies."""
@@ -51,7 +53,7 @@ class Settings:
         """What every answer is asked with, as ``run.json`` records it."""
         return {
             "model": self.model or model,
-            "endpoint": "chat",
+            "endpoint": self.endpoint,
             "max_tokens": self.max_tokens,
             "thinking": self.thinking,
             "temperature": self.temperature,

@@ -44,6 +44,11 @@ class Show:
             f"{p.remaining:,} left; {p.total_input_tokens:,} tokens in, "
             f"{p.total_output_tokens:,} out"
         )
+        if p.continued or p.tokens_kept or p.tokens_lost:
+            say(
+                f"  {p.continued:,} answers continued where they had been broken off; of those, "
+                f"{p.tokens_kept:,} tokens kept, {p.tokens_lost:,} lost"
+            )
         worked = [server for server in servers if server.completed]
         for server in worked:
             epoch = "" if server.epoch is None else f", epoch {server.epoch}"

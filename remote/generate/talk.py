@@ -7,12 +7,14 @@ becomes one record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from remote.generate.outcomes import Answer
+from remote.generate.partial import Segment
 from remote.generate.prompts import Prompt
 from remote.generate.records import Outcome, Usage
 
@@ -60,21 +62,30 @@ class Talk:
                 sent.append(answer)
         return sent
 
-    def add(self, answer: Answer, outcome: Outcome, server: str, latency: float) -> None:
-        """The open turn is answered."""
+    def add(
+        self,
+        answer: Answer,
+        outcome: Outcome,
+        server: str,
+        latency: float,
+        segments: Sequence[Segment] = (),
+    ) -> None:
+        """The open turn is answered; ``segments`` where it was interrupted in between."""
         calls = answer.tool_calls
-        self.turns.append(
-            {
-                "content": answer.content,
-                "reasoning_content": answer.reasoning,
-                "tool_calls": None if calls is None else msgspec.json.decode(calls),
-                "finish_reason": answer.finish_reason,
-                "outcome": outcome,
-                "usage": msgspec.to_builtins(answer.usage),
-                "server": server,
-                "latency_s": round(latency, 3),
-            }
-        )
+        turn = {
+            "content": answer.content,
+            "reasoning_content": answer.reasoning,
+            "tool_calls": None if calls is None else msgspec.json.decode(calls),
+            "finish_reason": answer.finish_reason,
+            "outcome": outcome,
+            "usage": msgspec.to_builtins(answer.usage),
+            "server": server,
+            "latency_s": round(latency, 3),
+        }
+        if segments:
+            turn["segments"] = msgspec.to_builtins(segments)
+            turn["latency_s"] = round(sum(segment.latency_s for segment in segments), 3)
+        self.turns.append(turn)
 
     def forget(self, server: str) -> bool:
         """Drop the answers of a server that turned out degenerate, and all that followed them.
@@ -82,7 +93,8 @@ class Talk:
         :returns: whether there were any.
         """
         for number, turn in enumerate(self.turns):
-            if turn["server"] == server:
+            parts = turn.get("segments", ())
+            if turn["server"] == server or any(part["server"] == server for part in parts):
                 del self.turns[number:]
                 return True
         return False

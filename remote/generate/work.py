@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import msgspec
@@ -77,8 +77,13 @@ class Work:
         """Lines that :meth:`wanted` asked for."""
         self._fresh.extend(lines)
 
-    def take(self, now: float, server: object, *, alone: bool) -> Job | None:
-        """The next prompt for a server; ``alone``: no other server could take it instead."""
+    def take(
+        self, now: float, server: object, *, alone: bool, fits: Callable[[Job], bool] | None = None
+    ) -> Job | None:
+        """The next prompt for a server; ``alone``: no other server could take it instead.
+
+        ``fits`` says whether one that is to be sent again is for this server at all.
+        """
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
         while self._ready and self._ready[0].alone:
@@ -86,7 +91,7 @@ class Work:
         for at, job in enumerate(self._ready):
             if job.alone:
                 continue
-            if alone or job.avoid is not server:
+            if (alone or job.avoid is not server) and (fits is None or fits(job)):
                 del self._ready[at]
                 return job
             if at >= _LOOK:
@@ -97,12 +102,18 @@ class Work:
         return None
 
     def again(self, job: Job, now: float, *, wait: bool) -> None:
-        """Send it again: at once, or after a jittered pause that grows with its failures."""
+        """Send it again: at once, or after a jittered pause that grows with its failures.
+
+        One that was interrupted goes before all others.
+        """
         if job.alone:
             self.lonely.append(job)
             return
         if not wait:
-            self._ready.append(job)
+            if job.partial is not None:
+                self._ready.appendleft(job)
+            else:
+                self._ready.append(job)
             return
         pause = min(30.0, 0.5 * 2 ** min(job.attempts + job.free // 2, 10))
         ready_at = now + pause * random.uniform(0.5, 1.5)
