@@ -88,6 +88,7 @@ def make_keys(ssh: Path) -> None:
         if not (ssh / name).exists():
             key = asyncssh.generate_private_key("ssh-ed25519", comment=f"stoker-lab {name}")
             part = ssh / f"{name}.part"
+            part.unlink(missing_ok=True)  # one that is there keeps its mode
             with open(part, "wb", opener=private) as out:
                 out.write(key.export_private_key())
             key.write_public_key(str(ssh / f"{name}.pub"))

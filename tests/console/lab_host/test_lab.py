@@ -202,7 +202,7 @@ def resize(disk: Path, size: str) -> None:
 async def test_full_disk(small: Path) -> None:
     """One line; with room made the same command works, whatever was half written."""
     options = Options(gpus=1, count=2, s3=False, folder=small / "lab")
-    for size in ("64k", "128k", "256k"):
+    for size in ("64k", "128k"):
         resize(small, size)
         with pytest.raises(LabError, match="No space left on device: mend that, or name another"):
             async with Lab(options):
