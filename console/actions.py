@@ -61,7 +61,7 @@ class Action:
 
 _FLEET: Final = frozenset({"fleet"})
 _LOGS: Final = frozenset({"logs"})
-_LISTS: Final = frozenset({"logs", "events"})
+_LISTS: Final = frozenset({"logs", "events", "config"})
 
 ACTIONS: Final[tuple[Action, ...]] = (
     # Look
@@ -95,7 +95,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "config",
         "Config",
-        "Flags that run now, what differs, and every epoch with what it gave.",
+        "Every epoch with what it gave, every flag of SGLang: what runs, what is edited, its help.",
         ("c",),
         "Look",
         footer=7,
@@ -335,14 +335,32 @@ ACTIONS: Final[tuple[Action, ...]] = (
     ),
     Action(
         "config.take",
-        "Take these flags",
-        "Restart with the flags of the chosen epoch; the difference is shown first.",
+        "Take/edit",
+        "The chosen starting point or flag, into the restart dialog; nothing is done yet.",
         ("enter",),
         "Fleet",
         changes=True,
-        verb="rollback",
+        verb="restart",
         screens=frozenset({"config"}),
         footer=1,
+    ),
+    Action(
+        "config.table",
+        "Other table",
+        "From the starting points to the flags and back.",
+        ("tab",),
+        "Fleet",
+        screens=frozenset({"config"}),
+        footer=2,
+    ),
+    Action(
+        "config.drop",
+        "Drop edits",
+        "Forget flags that were edited and not restarted with.",
+        ("backspace",),
+        "Fleet",
+        screens=frozenset({"config"}),
+        footer=4,
     ),
     # Logs
     Action(
@@ -357,7 +375,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "filter",
         "Filter",
-        "Show only lines that match a regular expression; ! in front inverts.",
+        "Show only lines that match a regular expression (! in front inverts), or flags by words.",
         ("slash",),
         "Logs",
         screens=_LISTS,
@@ -501,7 +519,7 @@ def command_line(
     gpus: Sequence[int] | None = None,
     set_flags: Flags | None = None,
     unset_flags: Sequence[str] = (),
-    strategy: str = "",
+    more: Sequence[str] = (),
 ) -> str:
     """The `stoker` line that does the same; empty where there is none."""
     if not action.verb:
@@ -511,8 +529,7 @@ def command_line(
         words += flag_option(name, value)
     for name in unset_flags:
         words += ["--unset", name]
-    if strategy:
-        words += ["--strategy", strategy]
+    words += more
     for gpu in gpus or ():
         words += ["--gpu", str(gpu)]
     return shlex.join(words)
@@ -537,5 +554,6 @@ _KEYS: Final = {
     "greater_than_sign": ">",
     "less_than_sign": "<",
     "enter": "⏎",
+    "backspace": "⌫",
     "escape": "esc",
 }

@@ -19,7 +19,7 @@ SCAN: Final = 256 << 20
 """Bytes that one search looks through, newest first."""
 
 TEXT: Final = 8_000
-"""Characters of one text that travel; how many there are is told."""
+"""Characters of one text that travel at most; how many there are is told."""
 
 
 def newest(
@@ -28,8 +28,10 @@ def newest(
     limit: int,
     grep: str = "",
     outcome: str = "",
+    chars: int = TEXT,
 ) -> Answers:
-    """At most ``limit`` records, newest first. Blocking; raises re.error on a bad pattern.
+    """At most ``limit`` records, newest first, of each text ``chars`` characters. Blocking;
+    raises re.error on a bad pattern.
 
     The open batch is looked at, too; its last line may be on its way and is left out then.
     """
@@ -41,7 +43,7 @@ def newest(
             looked += len(line) + 1
             if wanted is not None and not wanted.search(line):
                 pass
-            elif (answer := _answer(line)) is not None and outcome in ("", answer.outcome):
+            elif (answer := _answer(line, chars)) is not None and outcome in ("", answer.outcome):
                 found.append(answer)
                 if len(found) >= limit:
                     return Answers(found, complete=False)
@@ -84,7 +86,7 @@ def _backwards(path: Path) -> Iterator[bytes]:
         return
 
 
-def _answer(line: bytes) -> Answer | None:
+def _answer(line: bytes, chars: int) -> Answer | None:
     try:
         record = json.loads(line)
     except ValueError:
@@ -96,10 +98,10 @@ def _answer(line: bytes) -> Answer | None:
         index=record["index"],
         outcome=str(record.get("outcome") or "ok"),
         source=str(record.get("source") or ""),
-        prompt=_cut(_prompt(record.get("messages"))),
-        reasoning=_cut(record.get("reasoning_content")),
-        content=_cut(record.get("content")),
-        tool_calls=_cut(_calls(record.get("tool_calls"))),
+        prompt=_cut(_prompt(record.get("messages")), chars),
+        reasoning=_cut(record.get("reasoning_content"), chars),
+        content=_cut(record.get("content"), chars),
+        tool_calls=_cut(_calls(record.get("tool_calls")), chars),
         finish_reason=str(record.get("finish_reason") or ""),
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens"),
@@ -107,15 +109,22 @@ def _answer(line: bytes) -> Answer | None:
         server=str(record.get("server") or ""),
         epoch=_count(record, "epoch"),
         attempts=_count(record, "attempts") or 0,
+        segments=_length(record.get("segments")),
         latency_s=_seconds(record.get("latency_s")),
         finished_at=str(record.get("finished_at") or record.get("time") or ""),
-        reason=_cut(" ".join(str(record.get(k) or "") for k in ("reason", "detail")).strip()),
+        reason=_cut(
+            " ".join(str(record.get(k) or "") for k in ("reason", "detail")).strip(), chars
+        ),
     )
 
 
 def _count(record: Any, name: str) -> int | None:
     value = record.get(name)
     return value if isinstance(value, int) else None
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
 
 
 def _seconds(value: Any) -> float | None:
@@ -152,8 +161,8 @@ def _calls(calls: Any) -> str:
     return "\n".join(lines)
 
 
-def _cut(text: Any) -> str:
+def _cut(text: Any, most: int) -> str:
     if not isinstance(text, str):
         return ""
-    rest = len(text) - TEXT
-    return text if rest <= 0 else f"{text[:TEXT]} … {rest:,} more characters"
+    rest = len(text) - most
+    return text if rest <= 0 else f"{text[:most]} … {rest:,} more characters"

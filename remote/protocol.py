@@ -537,6 +537,8 @@ class ReadAnswers(Struct, tag="answers", frozen=True):
     limit: int = 50
     grep: str = ""
     outcome: str = ""
+    chars: int = 8000
+    """At most so many characters of each text travel."""
 
 
 class ReadFlags(Struct, tag="flags", frozen=True):
@@ -606,6 +608,20 @@ class Done(Struct, tag="done", frozen=True):
     text: str = ""
 
 
+class Predicted(Struct, frozen=True):
+    """What a server with a plan's flags should come to, as the capacity model says."""
+
+    kv_tokens: int
+    max_mamba: int | None = None
+    """State slots of the pool; None on models without linear attention."""
+    pools_gib: float = 0.0
+    """GiB of state and KV pools together."""
+    left_gib: float = 0.0
+    """GiB that remain for graphs and activations."""
+    bound_by: str = ""
+    """What keeps the requests at once at their number, e.g. ``state slots``."""
+
+
 class Plan(Struct, tag="plan", frozen=True):
     """A swap, planned or begun."""
 
@@ -615,7 +631,9 @@ class Plan(Struct, tag="plan", frozen=True):
     warnings: list[str] = []
     predicted_max_running: int | None = None
     costs: list[str] = []
-    """What it will cost, a line each: GPU-seconds without tokens, tokens thrown away."""
+    """What it will cost, a line each: GPU-seconds without tokens, then each mode of dealing with
+    answers under way, its name in front (``drain: …``)."""
+    predicted: Predicted | None = None
 
 
 class LogPart(Struct, tag="log", frozen=True):
@@ -727,6 +745,8 @@ class Answer(Struct, frozen=True):
     server: str = ""
     epoch: int | None = None
     attempts: int = 0
+    segments: int = 0
+    """Parts of an answer that was interrupted and continued."""
     latency_s: float | None = None
     finished_at: str = ""
     reason: str = ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from console.app import StokerApp
 
 KINDS: tuple[Literal["done", "failed", "set_aside"], ...] = ("done", "failed", "set_aside")
-OUTCOMES = ("", "ok", "length", "looped", "empty", "bad_tool_call")
+OUTCOMES = ("", "ok", "length", "looped", "empty", "bad_tool_call", "rejected", "failed")
 LIMIT = 100
 
 
@@ -45,6 +45,8 @@ def answer_lines(answer: Answer, width: int) -> list[Line]:
         f" ({number(answer.reasoning_tokens)} of them reasoning)"
     )
     where = f"{answer.server}  epoch {number(answer.epoch)}  attempt {answer.attempts}"
+    if answer.segments > 1:
+        where += f"  continued: {answer.segments} parts"
     lines: list[Line] = [
         facts,
         [(tokens, "text"), (f"  {duration(answer.latency_s)}  ", "dim"), (where, "dim")],
@@ -150,13 +152,17 @@ class AnswersScreen(ModalScreen[None]):
         words += [request.outcome] if request.outcome else []
         words += [f"/{request.grep}/"] if request.grep else []
         box.border_title = "Answers: " + ", ".join(words)
-        box.border_subtitle = "k kind   o outcome   / search   r again   enter opens   esc closes"
+        keys = ["tab kind", "o outcome", "/ search", "r again"]
+        if request.kind != "done":
+            keys.append("R retry")
+        box.border_subtitle = "   ".join([*keys, "enter opens", "esc closes"])
         found = await self.app.ask(request, timeout=60)
         if not isinstance(found, Answers) or not self.is_attached or request != self.request:
             return  # refused, left, or something else is looked for meanwhile
         self.found = found.answers
         listed = self.query_one(OptionList)
-        width = max(40, listed.size.width - 4)
+        # Not laid out yet where the answer was quick: as wide as it will be.
+        width = max(40, (listed.size.width or min(200, self.app.size.width * 24 // 25) - 4) - 4)
         listed.clear_options()
         listed.add_options(Option(one_line(a, width), id=f"a{n}") for n, a in enumerate(self.found))
         if not self.found:
@@ -194,8 +200,19 @@ class AnswersScreen(ModalScreen[None]):
             event.stop()
             entry.display = True
             self.call_after_refresh(entry.focus)
-        elif event.key in ("k", "o", "r"):
+        elif event.key == "R" and KINDS[self.kind] != "done":
             event.stop()
-            self.kind = (self.kind + (event.key == "k")) % len(KINDS)
+            self.dismiss(None)
+            aside = KINDS[self.kind] == "set_aside"
+            # By the app itself: what a screen that is gone asked for is not heard.
+            self.app.call_later(self.app.action_act, "run.retry_aside" if aside else "run.retry")
+        elif event.key in ("j", "k"):
+            event.stop()
+            listed = self.query_one(OptionList)
+            (listed.action_cursor_down if event.key == "j" else listed.action_cursor_up)()
+        elif event.key in ("tab", "o", "r"):
+            event.stop()
+            event.prevent_default()
+            self.kind = (self.kind + (event.key == "tab")) % len(KINDS)
             self.outcome = (self.outcome + (event.key == "o")) % len(OUTCOMES)
             self.app.spawn(self.load())

@@ -1,8 +1,11 @@
-"""The run in numbers: outcomes, failures by cause, servers, batch files and uploads."""
+"""The run in numbers and in words: outcomes by source, the mix, the newest answers, files."""
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -10,29 +13,44 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from console import model
+from console.screens.ask import AskLine
 from console.screens.base import StokerScreen, set_height
 from console.status import disagreements
 from console.text import bar, hours, number, percent, short, size, visible
+from console.widgets.mix import OUTCOMES, mix_lines, outcome_lines
+from console.widgets.newest import batch_lines, newest_lines
 from console.widgets.paint import Line, Part, Tall, clip, gpu_style, pad
 from console.widgets.progress import ProgressHeader
-from remote.protocol import Batches, ReadBatches
+from remote.protocol import (
+    Answer,
+    Answers,
+    Batches,
+    Mix,
+    ReadAnswers,
+    ReadBatches,
+    ReadMix,
+    RunControl,
+)
 
 if TYPE_CHECKING:
     from console.app import StokerApp
 
-ASK_S = 15.0
-"""Seconds between two looks at the batch files, while this screen is in front."""
+FILES_S = 15.0
+"""Seconds between two looks at the batch files and the mix, while this screen is in front."""
+ANSWERS_S = 4.0
+"""Seconds between two looks at the newest answers."""
+CHARS = 240
+"""Of each text of an answer: a line is shown."""
 
-OUTCOMES = {
-    "ok": "good",
-    "length": "info",
-    "looped": "warn",
-    "empty": "warn",
-    "bad_tool_call": "warn",
-    "rejected": "bad",
-    "failed": "bad",
-    "quarantined": "bad",
-}
+
+@dataclass
+class Told:
+    """What the far side told when it was last asked; None before."""
+
+    batches: Batches | None = None
+    mix: Mix | None = None
+    newest: Sequence[Answer] | None = None
+    failed: Sequence[Answer] | None = None
 
 
 def count_lines(title: str, counts: dict[str, int], width: int, tone: str = "text") -> list[Line]:
@@ -61,16 +79,32 @@ def count_lines(title: str, counts: dict[str, int], width: int, tone: str = "tex
 
 
 def run_lines(state: model.State, width: int) -> list[Line]:
-    """The left half."""
+    """The left half: how prompts ended, and what had to be sent again."""
     progress = state.progress
     if progress is None:
-        return [[("No run here yet; ", "dim"), ("s", "bold accent"), (" starts one.", "dim")]]
+        return []
     lines = count_lines("Outcomes", progress.outcomes, width)
-    lines += [[("", "text")], *count_lines("Given up, by cause", progress.failures, width, "bad")]
+    lines += [[], *count_lines("Given up, by cause", progress.failures, width, "bad")]
     lines += [
-        [("", "text")],
+        [],
         *count_lines("Attempts that were sent again, by cause", progress.retries, width, "warn"),
     ]
+
+    def pair(label: str, value: str, style: str = "text") -> Line:
+        return clip([(pad(f"  {label}", 24), "dim"), (value, style)], width)
+
+    lines += [[], [("Open ends", "bold text")]]
+    if progress.set_aside:
+        lines.append(pair("set aside", f"{progress.set_aside:,}", "warn"))
+    waits = f"{progress.waiting_retry:,} for a retry, {progress.on_probation:,} on probation"
+    lines.append(pair("waiting", waits))
+    kept, lost = progress.tokens_kept, progress.tokens_lost
+    interrupted = f"{progress.partial:,} to be continued, {progress.continued:,} continued"
+    lines.append(pair("interrupted answers", interrupted))
+    if kept or lost:
+        share = kept / (kept + lost)
+        text = f"{short(kept)} tokens kept, {short(lost)} lost ({percent(share)} kept)"
+        lines.append(pair("", text, "good" if lost <= kept else "warn"))
     return lines
 
 
@@ -105,7 +139,7 @@ def work_lines(state: model.State, width: int) -> list[Line]:
 
     run = state.run
     lines += [
-        [("", "text")],
+        [],
         [("Files and tokens", "bold text")],
         pair("prompts", visible(run.prompts)),
         pair("output", visible(run.output)),
@@ -129,35 +163,85 @@ def work_lines(state: model.State, width: int) -> list[Line]:
     return lines
 
 
+def _side_by_side(left: list[Line], right: list[Line], width: int) -> list[Line]:
+    half = width // 2 - 1
+    lines: list[Line] = []
+    for index in range(max(len(left), len(right))):
+        used = clip(left[index] if index < len(left) else [], half)
+        gap = half + 2 - sum(len(text) for text, _ in used)
+        two = right[index] if index < len(right) else []
+        lines.append([*used, (" " * max(0, gap), "text"), *two])
+    return lines
+
+
+def shares_lines(told: Told, width: int) -> list[Line]:
+    """The mix, and outcomes by source."""
+    mix = told.mix
+    if mix is None or not (mix.sources or mix.counting):
+        return []
+    table = outcome_lines(mix.sources, width)
+    return [*mix_lines(mix, width), [], *table, *([[]] if table else [])]
+
+
+def live_lines(told: Told, width: int, rows: int) -> list[Line]:
+    """The newest answers, and the newest that were given up on."""
+    lines: list[Line] = []
+    if told.newest is not None:
+        lines += [*newest_lines("Newest answers", told.newest[:rows], width, "none yet"), []]
+    if told.failed:
+        failed = told.failed[: max(3, rows // 2)]
+        lines += [*newest_lines("Newest that were given up", failed, width, ""), []]
+    return lines
+
+
 class RunText(Tall):
-    """Both halves, side by side where there is room."""
+    """Everything under the header; halves stand side by side where there is room."""
 
     app: StokerApp
-    batches: Batches | None = None
-    """What the batch files themselves say, as last asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = Told()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        state = self.app.state
+        state, told = self.app.state, self.told
+        if state.progress is None:
+            return [[("No run here yet; ", "dim"), ("s", "bold accent"), (" starts one.", "dim")]]
         lines: list[Line] = []
-        for wrong in disagreements(state, self.batches):
+        for wrong in disagreements(state, told.batches):
             for index, row in enumerate(textwrap.wrap(wrong["text"], max(20, width - 2))):
                 lines.append([("  " if index else "▲ ", "warn"), (row, "warn")])
-        if width < 100:
-            return [*lines, *run_lines(state, width), [("", "text")], *work_lines(state, width)]
+        wide, widest = width >= 100, width >= 190
+        tall = self.app.size.height
+        files: list[Line] = []
+        if told.batches is not None and told.batches.newest:
+            spec = state.target.run.s3 if state.target is not None else None
+            count = 12 if tall >= 50 else 5
+            uploads = spec is not None and bool(spec.bucket)
+            files = batch_lines(
+                told.batches.newest[:count], width // 2 - 1 if wide else width, uploads=uploads
+            )
+        rows = 10 if tall >= 50 else 5
+        if not wide:
+            own = [*run_lines(state, width), [], *work_lines(state, width), [], *files]
+            return [*lines, *shares_lines(told, width), *live_lines(told, width, rows), *own]
         half = width // 2 - 1
-        left, right = run_lines(state, half), work_lines(state, width - half - 2)
-        for index in range(max(len(left), len(right))):
-            one = list(left[index]) if index < len(left) else []
-            used = clip(one, half)
-            gap = half + 2 - sum(len(t) for t, _ in used)
-            two = list(right[index]) if index < len(right) else []
-            lines.append([*used, (" " * max(0, gap), "text"), *two])
-        return lines
+        if widest:
+            live = live_lines(told, width - half - 2, rows)
+            lines += _side_by_side(shares_lines(told, half), live, width)
+        else:
+            lines += [*shares_lines(told, width), *live_lines(told, width, rows)]
+        left = run_lines(state, half)
+        right = work_lines(state, width - half - 2)
+        if files:
+            shorter = left if len(left) <= len(right) else right
+            shorter += [[], *files]
+        return [*lines, *_side_by_side(left, right, width)]
 
 
 class RunScreen(StokerScreen):
-    """The progress header, then every count."""
+    """The progress header, then every count and the newest of what was written."""
 
     SCREEN = "run"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -165,32 +249,84 @@ class RunScreen(StokerScreen):
         Binding("down,j", "roll(1)", show=False),
         Binding("pageup", "roll(-10)", show=False),
         Binding("pagedown", "roll(10)", show=False),
+        Binding("home", "roll(-100000)", show=False),
+        Binding("end,G", "roll(100000)", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked = 0.0
+        self._files_at = self._answers_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
         self._laid = 0
 
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
         yield ProgressHeader()
-        with VerticalScroll():
+        with VerticalScroll(can_focus=False):
             yield RunText()
 
     def show(self) -> None:
-        """See :class:`StokerScreen`; the files are asked now and then."""
+        """See :class:`StokerScreen`; the files are asked now and then, one question at a time."""
         super().show()
-        now = self.app.now()
-        if now - self._asked > ASK_S and self.app.replay is None:
-            self._asked = now
-            self.app.spawn(self._ask())
+        busy = self._asking is not None and not self._asking.done()
+        if not busy and self.app.state.received is not None and self.is_current:
+            self._asking = self.app.spawn(self._ask())
 
     async def _ask(self) -> None:
-        found = await self.app.ask(ReadBatches(), quiet=True)
-        if isinstance(found, Batches) and self.is_attached:
-            self.query_one(RunText).batches = found
-            self.query_one(RunText).show()
+        now = self.app.now()
+        if now - self._answers_at > ANSWERS_S:
+            self._answers_at = now
+            await self._look(ReadAnswers(limit=10, chars=CHARS))
+            await self._look(ReadAnswers(kind="failed", limit=5, chars=CHARS))
+        if now - self._files_at > FILES_S:
+            self._files_at = now
+            await self._look(ReadBatches())
+            await self._look(ReadMix())
+
+    async def _look(self, request: ReadAnswers | ReadBatches | ReadMix) -> None:
+        found = await self.app.ask(request, quiet=True)
+        if not self.is_attached:
+            return
+        told = self.query_one(RunText).told
+        match found:
+            case Batches():
+                told.batches = found
+            case Mix():
+                told.mix = found
+                if found.counting:
+                    self._files_at = self.app.now() - FILES_S + 1
+            case Answers() if isinstance(request, ReadAnswers):
+                if request.kind == "failed":
+                    told.failed = found.answers
+                else:
+                    told.newest = found.answers
+            case _:
+                return
+        super().show()
+
+    async def act(self, name: str) -> bool:
+        """See :class:`StokerScreen`."""
+        if name != "run.concurrency":
+            return False
+        self.app.push_screen(
+            AskLine("Requests in flight on each server", 'a number, or "auto"'), self._set
+        )
+        return True
+
+    def _set(self, text: str | None) -> None:
+        word = (text or "").strip()
+        if not word:
+            return
+        if word != "auto" and not (word.isdecimal() and 0 < int(word) <= 100_000):
+            self.app.say(f"{word!r} is neither a number from 1 on nor auto", "error")
+            return
+        progress = self.app.state.progress
+        paused = progress is not None and progress.status == "paused"
+        request = RunControl(
+            do="pause" if paused else "resume",
+            concurrency="auto" if word == "auto" else int(word),
+        )
+        self.app.spawn(self.app.send(request))
 
     def action_roll(self, by: int) -> None:
         """Scroll."""

@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 
 from remote import answers, batches, host, mix, samples, verdict
-from remote.agent import alerts, diff, epochs, logs, prune
+from remote.agent import alerts, diff, epochs, logs, prune, search
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
+from remote.agent.xids import Xids
 from remote.fleet.fleet import Fleet, FleetError
 from remote.generate import layout
 from remote.journal import Journal
@@ -85,6 +86,8 @@ class Agent:
         self._verdict: Verdict | None = None
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
         self._mixer = mix.Mixer()
+        self._searching = asyncio.Lock()
+        self._xids = Xids(self.emit, self._gpus.buses)
         self._simulated = os.environ.get("STOKER_SIMULATED") == "1"
         self._looked = time.monotonic()
         self._host = HostState()
@@ -125,6 +128,7 @@ class Agent:
         if self._fleet is not None:
             await self._fleet.close()
         self.run.close()
+        self._xids.close()
         await self.run.written()
         self.emit("agent.ended", "agent ended; servers and run go on")
         await self.journal.close()
@@ -146,6 +150,7 @@ class Agent:
                     run=self.run,
                     emit=self.emit,
                     gpus=self._gpus.states,
+                    reported=self._xids.lately,
                 )
                 await self._find(self._fleet)
                 self._watch = asyncio.create_task(self._keep_watching(self._fleet))
@@ -207,7 +212,10 @@ class Agent:
         self._host = await asyncio.to_thread(
             host.host, self.workspace.root, simulated=self._simulated
         )
+        hurt = self._xids.tell(await asyncio.to_thread(self._xids.look))
         if self._fleet is not None:
+            for gpu in hurt:
+                self._fleet.hurt(gpu)
             was = self.run.alive
             await self.run.look()
             if was and not self.run.alive:
@@ -390,39 +398,53 @@ class Agent:
         assert not isinstance(request, READ_ONLY)
         return await self._actions.do(request, who)
 
-    async def _read_answers(self, request: ReadAnswers) -> Result:
-        limit = max(1, min(request.limit, 500))
+    async def _read_answers(self, asked: ReadAnswers) -> Result:
+        request = msgspec.structs.replace(
+            asked,
+            limit=max(1, min(asked.limit, 500)),
+            chars=max(1, min(asked.chars, answers.TEXT)),
+        )
+        folder = self.run.output
+        if request.grep:
+            return await self._search(request, folder)
         try:
             return await asyncio.to_thread(
                 answers.newest,
-                self.run.output,
+                folder,
                 request.kind,
-                limit,
-                request.grep,
+                request.limit,
+                "",
                 request.outcome,
+                request.chars,
             )
         except OSError as error:
-            raise RequestError(f"{self.run.output}: {error.strerror}") from None
-        except re.error as error:
-            raise RequestError(f"grep {request.grep!r}: {error}") from None
+            raise RequestError(f"{folder}: {error.strerror}") from None
 
-    async def _read_log(self, request: ReadLog) -> Result:
-        path = self.log_path(request.source)
+    async def _read_log(self, asked: ReadLog) -> Result:
+        path = self.log_path(asked.source)
         if path is None:
-            raise RequestError(f"no log called {request.source!r}: gpu0 …, run or agent")
-        lines = max(-10_000, min(request.lines, 10_000))
+            raise RequestError(f"no log called {asked.source!r}: gpu0 …, run or agent")
+        request = msgspec.structs.replace(asked, lines=max(-10_000, min(asked.lines, 10_000)))
+        if request.grep:
+            return await self._search(request, path)
         try:
             if request.offset is None:
-                return await asyncio.to_thread(logs.tail, request.source, path, lines, request.grep)
+                return await asyncio.to_thread(logs.tail, request.source, path, request.lines)
             return await asyncio.to_thread(
-                logs.read, request.source, path, request.offset, lines, request.grep
+                logs.read, request.source, path, request.offset, request.lines
             )
         except FileNotFoundError:
             raise RequestError(f"{path}: not there yet") from None
         except OSError as error:
             raise RequestError(f"{path}: {error.strerror}") from None
-        except re.error as error:
-            raise RequestError(f"grep {request.grep!r}: {error}") from None
+
+    async def _search(self, request: ReadLog | ReadAnswers, path: Path) -> Result:
+        """One search at a time: each may take a core."""
+        async with self._searching:
+            try:
+                return await search.search(request, path)
+            except (search.SearchError, OSError) as error:
+                raise RequestError(str(error)) from None
 
     # --- helpers ---
 

@@ -25,6 +25,7 @@ from remote.protocol import (
     Answer,
     Answers,
     Batches,
+    BatchFile,
     Decide,
     Done,
     Down,
@@ -41,6 +42,7 @@ from remote.protocol import (
     Lights,
     LogPart,
     Message,
+    Mix,
     Plan,
     Progress,
     ReadAnswers,
@@ -48,6 +50,7 @@ from remote.protocol import (
     ReadEvents,
     ReadHistory,
     ReadLog,
+    ReadMix,
     Request,
     Restart,
     Result,
@@ -62,6 +65,7 @@ from remote.protocol import (
     ServerState,
     ServerWork,
     Snapshot,
+    SourceMix,
     StepName,
     Subscribe,
     Swap,
@@ -93,6 +97,15 @@ STEPS: tuple[tuple[StepName, float], ...] = (
     ("compare", 1),
     ("resume", 1),
 )
+SOURCES = (
+    ("infinity-instruct", 98_420, 0.46, 2_650),
+    ("webinstruct-sub", 39_870, 0.19, 2_900),
+    ("codefeedback", 29_000, 0.23, 2_500),
+    ("metamathqa", 23_968, 0.113, 1_800),
+    ("hermes", 1_199, 0.005, 900),
+    ("agent-training", 553, 0.002, 3_800),
+)
+"""Name, planned prompts, share of what is done, output tokens expected of one."""
 JUDGED_S = 120.0
 """How long a canary is looked at where nobody decides."""
 PHASES = ("loading weights", "allocating caches", "capturing graphs", "warming up")
@@ -415,6 +428,10 @@ class Story:
             batch_records=int(self.done // 500) * 500,
             batch_bytes=int(self.done * 13_000),
             not_in_s3=int(self.done % 500),
+            partial=5,
+            continued=311,
+            tokens_kept=402_118,
+            tokens_lost=9_040,
             message="747 done, 0 repaired, 8/8 healthy",
         )
         return Snapshot(
@@ -496,13 +513,26 @@ class Story:
         keep = self.now
         series: dict[str, list[list[float | None]]] = {
             name: [[] for _ in self.servers]
-            for name in ("gen_tok_s", "kv_usage", "mamba_usage", "running", "queued", "power_w")
+            for name in (
+                "gen_tok_s",
+                "kv_usage",
+                "mamba_usage",
+                "running",
+                "queued",
+                "power_w",
+                "temperature_c",
+            )
         }
         for at in times:
             self.now = at
             for server in self.servers:
                 values = (self.tok_s(server), self.kv(server), self.mamba(server))
-                more = (float(self.running(server)), 2.0, 428 + 20 * math.sin(at / 7 + server.gpu))
+                more = (
+                    float(self.running(server)),
+                    2.0,
+                    428 + 20 * math.sin(at / 7 + server.gpu),
+                    61 + 4 * math.sin(at / 300) + server.gpu % 3,
+                )
                 for name, value in zip(series, (*values, *more), strict=True):
                     series[name][server.gpu].append(value)
         self.now = keep
@@ -589,8 +619,8 @@ class Story:
                 found = [
                     Answer(
                         9_870 - n,
-                        "rejected" if kind == "failed" else "ok",
-                        "maths",
+                        "rejected" if kind == "failed" else "length" if n % 7 == 3 else "ok",
+                        SOURCES[n % len(SOURCES)][0],
                         "user: What is [bold]7[/] times 6?",
                         "Seven sixes.",
                         f"42, n {n} \x1b[2J",
@@ -603,8 +633,9 @@ class Story:
                 ]
                 return Answers([a for a in found if grep in a.content][:limit])
             case ReadBatches():
-                done = int(self.done)
-                return Batches(done // 500 + 1, done - 9_000, 1, done // 500, done - 9_000)
+                return self.batches()
+            case ReadMix():
+                return self.mix()
             case ReadEvents(after=after, limit=limit):
                 return Events([e for e in self.events if e.id > after][-limit:])
             case ReadLog(source=("run" | "agent") as source):
@@ -636,6 +667,41 @@ class Story:
                 return Done("12 prompts are open again")
             case _:
                 raise FeedError(f"not in this story: {type(request).__name__}")
+
+    def batches(self) -> Batches:
+        """The files of the run: 20 sealed ones, the newest of them not uploaded yet, and one open;
+        nine thousand records were lost, as the Run screen has to say."""
+        done = int(self.done)
+        last = done // 500 + 1
+        files = [
+            BatchFile(
+                f"completions_{n:06d}.jsonl" + (".open" if n == last else ""),
+                "open" if n == last else "sealed" if n == last - 1 else "uploaded",
+                done % 500 if n == last else 500,
+                (done % 500 if n == last else 500) * 13_000,
+                "" if n == last else f"2026-12-01T{n % 24:02d}:15:00.000Z",
+            )
+            for n in range(last, 0, -1)
+        ]
+        return Batches(last, done - 9_000, done * 13_000, last - 2, done - 9_000, files)
+
+    def mix(self) -> Mix:
+        """Six sources; the code one is ahead of its share."""
+        rows = []
+        ended = {"ok": 0.93, "length": 0.07}
+        for number, (name, planned, weight, tokens) in enumerate(SOURCES):
+            done = int(self.done * weight)
+            outcomes = {kind: int(done * share) for kind, share in ended.items()}
+            failed = 12 if number == 0 else 0
+            if failed:
+                outcomes |= {"rejected": 9, "failed": 3, "looped": 8}
+            rows.append(
+                SourceMix(
+                    name, planned, planned * 410, planned * tokens, done, done * 410,
+                    done * (tokens + 90), outcomes, failed, 8 if failed else 0,
+                )
+            )  # fmt: skip
+        return Mix(rows, "expansion_prompts.manifest.json")
 
     def restart(self, request: Restart) -> Plan:
         """Plan a swap, and begin it unless it is a dry run."""

@@ -264,7 +264,7 @@ async def test_answers_are_looked_at_and_searched() -> None:
         await one.write("n 17")
         await one.keys("enter")
         await one.until(lambda: "9853 ok" in one.screen() and "9870 ok" not in one.screen())
-        await one.keys("k")
+        await one.keys("tab")
         await one.sees("too long")
         await one.keys("escape")
         await one.sees("Outcomes")

@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from remote import bridge
+from remote.agent import search
 from remote.paths import Workspace
 from remote.protocol import (
     Done,
@@ -24,9 +26,11 @@ from remote.protocol import (
     Happened,
     Hello,
     LogPart,
+    Mix,
     ReadEvents,
     ReadHistory,
     ReadLog,
+    ReadMix,
     RunControl,
     Shutdown,
     Skipped,
@@ -264,3 +268,39 @@ async def test_a_subscriber_that_does_not_read_slows_nobody(
     assert seen + skipped == written
     assert skipped > 0
     assert not any(isinstance(m, Skipped) for m in slow.seen)
+
+
+async def test_a_pattern_without_end_holds_up_nobody(
+    agent: Agent, socket: Path, workspace: Workspace
+) -> None:
+    """The search is given up; meanwhile the agent looks and answers as ever."""
+    with workspace.agent_log.open("a") as log:
+        log.write("a" * 4_000 + "!\n")
+    link, other = await Link.open(socket), await Link.open(socket)
+    searching = asyncio.create_task(link.ask(ReadLog(source="agent", grep="(a|aa)+$")))
+    for _ in range(5):
+        began = time.monotonic()
+        assert isinstance(await other.ask(Get()), Snapshot)
+        assert time.monotonic() - began < 5
+        await asyncio.sleep(0.2)
+    assert not searching.done()
+    searching.cancel()
+    with pytest.raises(search.SearchError, match="takes over 1 s"):
+        await search.search(ReadLog(source="agent", grep="(a|aa)+$"), workspace.agent_log, 1)
+
+
+async def test_a_search_finds_what_reading_finds(
+    agent: Agent, socket: Path, workspace: Workspace
+) -> None:
+    """The same lines, at the same places, whether they were looked for or read."""
+    with workspace.agent_log.open("a") as log:
+        log.write("".join(f"line {n} {'ERROR' if n % 100 == 7 else 'ok'}\n" for n in range(1_000)))
+    link = await Link.open(socket)
+    found = await link.ask(ReadLog(source="agent", grep="ERROR", lines=4))
+    assert isinstance(found, LogPart)
+    assert found.lines == [f"line {n} ERROR" for n in (607, 707, 807, 907)]
+    read = await link.ask(ReadLog(source="agent", offset=found.offset, lines=1))
+    assert isinstance(read, LogPart)
+    assert read.lines == ["line 607 ERROR"]
+    mix = await link.ask(ReadMix())
+    assert isinstance(mix, Mix), "there is no run: an empty one"
