@@ -288,6 +288,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("C",),
         "Run",
         changes=True,
+        verb="run resume --concurrency auto",
         screens=frozenset({"run"}),
         footer=14,
     ),

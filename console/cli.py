@@ -216,6 +216,15 @@ def _add_lab(lab: argparse.ArgumentParser) -> None:
     lab.add_argument("--dir", type=Path, metavar="DIR", help="keep everything there")
 
 
+def _requests(word: str) -> int | str:
+    """``auto``, or a number from 1 on. Raises ArgumentTypeError."""
+    if word == "auto":
+        return word
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r}: a number from 1 on, or auto")
+    return int(word)
+
+
 def _add_run(run: argparse.ArgumentParser) -> None:
     do = run.add_subparsers(title="what", metavar="start|pause|resume|stop|retry-failed")
     do.required = True
@@ -233,6 +242,13 @@ def _add_run(run: argparse.ArgumentParser) -> None:
             one.add_argument("--prompts", type=Path, metavar="FILE", help="bring this file there")
             one.add_argument("--extend", action="store_true", help="the prompts file grew")
             one.add_argument("--accept-params", action="store_true")
+        if name in ("pause", "resume"):
+            one.add_argument(
+                "--concurrency",
+                type=_requests,
+                metavar="N|auto",
+                help="requests in flight on each server, from now on",
+            )
         if name == "stop":
             one.add_argument("--seal", action="store_true", help="seal the open batch short")
         if name == "retry-failed":
@@ -381,7 +397,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.do == "retry-failed":
         return _go(verbs.retry_failed(target, set_aside=options.set_aside))
     do = "drain" if options.do == "stop" else options.do
-    return _go(verbs.run_control(target, do, seal=getattr(options, "seal", False)))
+    more = {k: v for k in ("seal", "concurrency") if (v := getattr(options, k, None)) is not None}
+    return _go(verbs.run_control(target, do, **more))
 
 
 def _logs(options: argparse.Namespace) -> int:

@@ -499,9 +499,9 @@ async def prepare_on(target: Target, recipe: Path, options: list[str]) -> int:
     return status
 
 
-async def run_control(target: Target, do: Any, *, seal: bool = False) -> int:
-    """``stoker run pause|resume|stop``."""
-    return await _simple(target, RunControl(do=do, seal=seal))
+async def run_control(target: Target, do: Any, **more: Any) -> int:
+    """``stoker run pause|resume|stop``; ``more`` as :class:`RunControl` has it."""
+    return await _simple(target, RunControl(do=do, **more))
 
 
 async def retry_failed(target: Target, *, set_aside: bool) -> int:
