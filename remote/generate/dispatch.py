@@ -777,12 +777,21 @@ class Dispatcher:
                 self.recall(server)
 
     def pace(self) -> None:
-        """Once a second: see whether a full server still does what it used to."""
+        """Once a second: see whether a full server does what it used to, or could do more."""
         at = time.monotonic()
         for server in self.servers.values():
             if server.wanted == "auto" and server.usable:
                 full = len(server.flying) >= 0.9 * server.slots
                 server.pace.tick(at, server.output_tokens, full=full)
+                free = server.ceiling is None and server.pace.share == 1.0
+                if server.said is None and server.queued is None and free:
+                    server.reach.tick(
+                        at,
+                        server.output_tokens,
+                        server.completed,
+                        slots=server.slots,
+                        full=full and self.sending,
+                    )
 
     # --- the agent's wishes ---
 

@@ -63,3 +63,64 @@ class Pace:
         else:
             self._before = max(self._before, rate)
             self.share = max(LEAST, self.share - 0.15)
+
+
+STEP = 1.5
+"""How many more slots a server of unknown size is tried with."""
+GAIN = 1.1
+"""Throughput must grow by this for them to stay."""
+MOST = 32.0
+"""More than so many times the first guess is not tried."""
+STEP_S = 10.0
+AGAIN_S = 1800.0
+"""After a try that gained nothing the next one comes this much later."""
+
+
+@dataclass
+class Reach:
+    """How many slots a server can use that says neither its limit nor its queue.
+
+    Its slots are full: half as many more are tried, once all answers to the old number are in,
+    for as many answers as there are slots. They stay if the throughput grew with them.
+    """
+
+    factor: float = 1.0
+    """Of the first guess."""
+    _best: float = 0.0
+    """Output tokens a second before the last step."""
+    _trying: bool = False
+    _settled: bool = False
+    """The answers since the last step were all sent after it (most of them)."""
+    _rest_until: float = 0.0
+    _began: float | None = None
+    _answers: int = 0
+    _tokens: int = 0
+
+    def tick(self, at: float, tokens: int, answers: int, *, slots: int, full: bool) -> None:
+        """Once a second: output tokens and answers so far, and whether its slots are in use."""
+        if self._began is None or not full:
+            self._mark(at, tokens, answers, settled=self._settled and self._began is not None)
+            return
+        if answers - self._answers < slots or at - self._began < STEP_S:
+            return
+        # Some servers tell no usage.
+        rate = (tokens - self._tokens or answers - self._answers) / (at - self._began)
+        settled = self._settled
+        self._mark(at, tokens, answers, settled=True)
+        if settled:
+            self._judge(at, rate)
+
+    def _mark(self, at: float, tokens: int, answers: int, *, settled: bool) -> None:
+        self._began, self._tokens, self._answers, self._settled = at, tokens, answers, settled
+
+    def _judge(self, at: float, rate: float) -> None:
+        if self._trying and rate < GAIN * self._best:
+            self.factor /= STEP
+            self._trying, self._settled = False, False
+            self._rest_until = at + AGAIN_S
+        elif at >= self._rest_until and self.factor * STEP <= MOST:
+            self._best = rate
+            self.factor *= STEP
+            self._trying, self._settled = True, False
+        else:
+            self._trying = False

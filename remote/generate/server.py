@@ -17,7 +17,7 @@ from remote.generate.facts import Facts
 from remote.generate.job import Job
 from remote.generate.ledger import Entry
 from remote.generate.outcomes import KEPT
-from remote.generate.pace import Pace
+from remote.generate.pace import Pace, Reach
 
 PROBATION = 16
 """First answers of a server process that wait until all of them can be judged together."""
@@ -98,6 +98,7 @@ class Server:
     context: int | None = None
 
     pace: Pace = field(default_factory=Pace)
+    reach: Reach = field(default_factory=Reach)
     breaker: Breaker = field(default_factory=Breaker)
     facts: Facts | None = None
     """What its ``/server_info`` says, where it has one."""
@@ -142,7 +143,7 @@ class Server:
     def slots(self) -> int:
         """Requests it should have in flight."""
         if self.wanted == "auto":
-            base = UNKNOWN if self.said is None else self.said
+            base = round(UNKNOWN * self.reach.factor) if self.said is None else self.said
             slots = base + MARGIN
         else:
             slots = self.wanted
@@ -254,6 +255,7 @@ class Server:
         self.facts = None
         self.ceiling = None
         self.pace.reset()
+        self.reach = Reach()
         self.tokens = None
 
     def note(self, outcome: str, likeness: Hashable) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from remote.generate.pace import LEAST, Pace
+from remote.generate.pace import LEAST, Pace, Reach
 from remote.generate.server import FAILURES, LONGEST_PAUSE_S, Server, degenerate
 
 
@@ -138,3 +138,33 @@ def test_a_slower_server_keeps_its_slots() -> None:
     live(pace, lambda share: 400.0 * share, 4, at)
     assert pace.share == 1.0
     assert pace.usual < 500
+
+
+def reached(limit: int, seconds: int, *, usage: bool = True) -> tuple[int, int]:
+    """Slots at the end and the most ever, where ``limit`` requests run at once, 5 s each."""
+    server = Server("u")
+    answers, most = 0.0, 0
+    for at in range(seconds):
+        answers += min(server.slots, limit) / 5.0
+        tokens = int(answers) * 100 if usage else 0
+        server.reach.tick(float(at), tokens, int(answers), slots=server.slots, full=True)
+        most = max(most, server.slots)
+    return server.slots, most
+
+
+@pytest.mark.parametrize("usage", [True, False])
+@pytest.mark.parametrize("limit", [30, 100, 300])
+def test_a_server_that_says_nothing_gets_what_it_can_use(limit: int, usage: bool) -> None:
+    """Slots grow while the throughput does; the step that gained nothing is taken back."""
+    slots, most = reached(limit, 1500, usage=usage)
+    assert limit <= slots * 1.1
+    assert slots <= max(36, 1.6 * limit)
+    assert most <= max(54, 1.6 * 1.5 * limit)
+
+
+def test_the_reach_waits_for_full_slots() -> None:
+    """Where the work does not suffice nothing can be learnt."""
+    reach = Reach()
+    for at in range(600):
+        reach.tick(float(at), at * 100, at * 10, slots=36, full=False)
+    assert reach.factor == 1.0
