@@ -16,10 +16,12 @@ from pathlib import Path
 
 import psutil
 
+from remote.kernel_log import address
 from remote.protocol import GpuState, HostState
 
 QUERY = (
     "index",
+    "pci.bus_id",
     "name",
     "utilization.gpu",
     "memory.used",
@@ -50,7 +52,7 @@ def parse(line: str) -> GpuState | None:
     utilization, used, total, temperature, power, limit = numbers
     return GpuState(
         gpu=int(fields[0]),
-        name=", ".join(fields[1:-6]),
+        name=", ".join(fields[2:-6]),
         utilization=None if utilization is None else utilization / 100,
         memory_used_mib=None if used is None else int(used),
         memory_total_mib=None if total is None else int(total),
@@ -72,6 +74,8 @@ class Gpus:
 
     def __init__(self, on_problem: Callable[[str], None], command: tuple[str, ...] = COMMAND):
         self.cards: dict[int, GpuState] = {}
+        self.buses: dict[str, int] = {}
+        """PCI address → card, also of cards that are seen no more."""
         self.problem = ""
         self._command = command
         self._on_problem = on_problem
@@ -130,6 +134,7 @@ class Gpus:
                     seen = set()
                     self.problem = ""
                 seen.add(card.gpu)
+                self.buses[address(line.split(",", 2)[1].strip())] = card.gpu
                 self.cards[card.gpu] = card
                 self._heard = time.monotonic()
         except TimeoutError:

@@ -19,7 +19,7 @@ from remote.fleet.background import Background
 from remote.fleet.knowledge import Knowledge
 from remote.fleet.launcher import Launcher, api_key, describe, one_line
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, RunSide
+from remote.fleet.outside import Emit, FleetError, Report, RunSide
 from remote.fleet.probe import Probe
 from remote.fleet.records import Folder, Launch
 from remote.fleet.server import Server
@@ -54,6 +54,7 @@ class Fleet:
 
     ``spec`` may be assigned at any time: the next start uses it. ``gpus`` gives the latest
     ``nvidia-smi`` reading, where there is one: a card's memory must be free before a start.
+    ``reported`` gives what the driver told of a card just now, where that can be known.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Fleet:
         run: RunSide,
         emit: Emit,
         gpus: Callable[[], list[GpuState]] | None = None,
+        reported: Callable[[int], Report | None] = lambda _: None,
         timing: Timing | None = None,
     ) -> None:
         self.workspace = workspace
@@ -87,6 +89,7 @@ class Fleet:
             start_again=self._start_again,
             catalogue=lambda: self.knowledge.catalogue,
             background=self._background,
+            reported=reported,
             run=run,
             emit=emit,
             timing=self.timing,
@@ -244,6 +247,11 @@ class Fleet:
         """Look at every server for ever. Ends only by being cancelled, or by :meth:`close`."""
         self._background.start(self.learn())
         await self._watch.go()
+
+    def hurt(self, gpu: int) -> None:
+        """The driver has reported something of a card: it may be why its server failed."""
+        if gpu in self._servers:
+            self._watch.explain(self._servers[gpu])
 
     async def close(self) -> None:
         """Stop looking; the servers go on."""
@@ -494,6 +502,7 @@ class Fleet:
             diff=sglang_flags.difference(old, new),
             warnings=warnings,
             predicted_max_running=prediction.max_running if prediction is not None else None,
+            predicted=prediction.told() if prediction is not None else None,
             costs=self._costs(
                 servers,
                 together=len(servers) if strategy == "all" else at_once,

@@ -185,8 +185,9 @@ def describe(pid: int | None) -> str:
 
 
 def one_line(text: str) -> str:
-    """What another's process says of itself, with every run of white space as one blank."""
-    return " ".join(text.split())
+    """What another's process says of itself, with every run of white space and of control
+    characters as one blank."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def api_key(env: dict[str, str]) -> str:

@@ -35,6 +35,18 @@ class RunSide(Protocol):
         """A server process got ready: what it admits at once, and its identity."""
 
 
+class Report(Protocol):
+    """What the driver told of a card."""
+
+    @property
+    def words(self) -> str:
+        """In one line, with what is to be done."""
+
+    @property
+    def again(self) -> bool:
+        """Whether a server may be started on that card as it is."""
+
+
 class Emit(Protocol):
     """Puts an event into the journal."""
 

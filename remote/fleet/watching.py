@@ -10,11 +10,17 @@ from remote.fleet import finding, identity, processes
 from remote.fleet.background import Background
 from remote.fleet.identity import Process
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, RunSide
+from remote.fleet.outside import Emit, FleetError, Report, RunSide
 from remote.fleet.records import Launch
 from remote.fleet.server import Change, Server
 from remote.fleet.timing import Timing
 from remote.sglang.catalogue import Catalogue
+from remote.sglang.causes import Cause
+
+_KNOWN = ("xid", "flags", "backend", "model", "port", "jit", "disk", "memory")
+"""Causes that no report on the card explains better."""
+
+_IN_VAIN = "not started again by itself: it would fail the same way"
 
 
 class Watch:
@@ -30,6 +36,7 @@ class Watch:
         start_again: Callable[[Server, Launch], Awaitable[None]],
         catalogue: Callable[[], Catalogue | None],
         background: Background,
+        reported: Callable[[int], Report | None],
         run: RunSide,
         emit: Emit,
         timing: Timing,
@@ -37,6 +44,7 @@ class Watch:
         self._servers, self._lock, self._operations = servers, lock, operations
         self._start_again, self._catalogue = start_again, catalogue
         self._background, self._run, self._emit = background, run, emit
+        self._reported = reported
         self._timing = timing
         self._proofs: dict[int, asyncio.Task[None]] = {}
         self._polls: dict[int, asyncio.Task[None]] = {}
@@ -144,10 +152,27 @@ class Watch:
     def failed(self, server: Server) -> None:
         """Say so, take it from the run, end what is left of it, and start it again if that may
         help."""
+        self._blame_card(server)
         cause = server.cause.text if server.cause is not None else "nobody knows why"
         self._emit("server.failed", f"GPU {server.gpu}: {cause}", gpu=server.gpu, level="error")
         self._operations.dispatch(server, "abort")
         self._background.start(self._after_failure(server))
+
+    def explain(self, server: Server) -> None:
+        """The driver's report came after the server's end: say so, and don't start it in vain."""
+        if server.status == "failed" and self._blame_card(server):
+            assert server.cause is not None
+            text = f"GPU {server.gpu}: {server.cause.text}"
+            self._emit("server.failed", text, gpu=server.gpu, level="error")
+
+    def _blame_card(self, server: Server) -> bool:
+        cause, report = server.cause, self._reported(server.gpu)
+        if report is None or (cause is not None and cause.code in _KNOWN):
+            return False
+        seen = f"; its log says: {cause.text}" if cause is not None else ""
+        again = report.again and (cause is None or cause.again)
+        server.fail(Cause("xid", f"{report.words}{seen}", again=again))
+        return True
 
     async def _after_failure(self, server: Server) -> None:
         launch = server.launch
@@ -165,6 +190,9 @@ class Watch:
         async with self._lock(gpu):
             if server.launch is not launch or server.status != "failed" or server.held:
                 return
+            if server.cause is not None and not server.cause.again:  # known better meanwhile
+                self._set_aside(server, _IN_VAIN)
+                return
             server.restarts.note(time.time())
             try:
                 await self._start_again(server, launch)
@@ -172,15 +200,18 @@ class Watch:
                 self._emit("server.set_aside", str(error), gpu=gpu, level="error")
 
     def _wait_before_restart(self, server: Server) -> float | None:
-        text = "not started again by itself: the same flags would fail the same way"
+        text = _IN_VAIN
         if server.cause is None or server.cause.again:
             wait = server.restarts.wait(time.time(), self._timing)
             if wait is not None:
                 return wait
             times = self._timing.restarts_an_hour
             text = f"failed {times} times within an hour: left stopped; `up` starts it again"
-        self._emit("server.set_aside", f"GPU {server.gpu}: {text}", gpu=server.gpu, level="error")
+        self._set_aside(server, text)
         return None
+
+    def _set_aside(self, server: Server, text: str) -> None:
+        self._emit("server.set_aside", f"GPU {server.gpu}: {text}", gpu=server.gpu, level="error")
 
     # --- Asking ---
 

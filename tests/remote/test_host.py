@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from remote import host
 from tests.remote.agent.conftest import until
 
-LINE = "3, NVIDIA RTX PRO 6000 Blackwell Server Edition, 97, 84311, 97887, 71, 412.55, 600.00"
+NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+LINE = f"3, 00000000:C1:00.0, {NAME}, 97, 84311, 97887, 71, 412.55, 600.00"
 
 
 def test_a_line_becomes_a_card() -> None:
@@ -27,7 +28,8 @@ def test_a_line_becomes_a_card() -> None:
 
 
 def test_what_is_not_available_is_unknown() -> None:
-    card = host.parse("0, A, B card, [N/A], [Not Supported], 97887, [GPU requires reset], N/A, 600")
+    numbers = "[N/A], [Not Supported], 97887, [GPU requires reset], N/A, 600"
+    card = host.parse(f"0, 00000000:01:00.0, A, B card, {numbers}")
     assert card is not None
     assert card.name == "A, B card"
     assert card.utilization is None
@@ -69,6 +71,7 @@ async def test_the_loop_is_read_and_a_card_that_falls_off_is_forgotten(tmp_path:
     async with running(gpus):
         await until(lambda: [c.gpu for c in gpus.states()] == [3, 4])
         await until(lambda: [c.gpu for c in gpus.states()] == [3])
+        assert gpus.buses == {"0000:c1:00": 3}
     assert told == []
 
 

@@ -16,6 +16,7 @@ from remote.fleet import processes
 from remote.fleet.fleet import Fleet
 from remote.fleet.records import Folder
 from remote.fleet.timing import Timing
+from remote.kernel_log import Xid
 from remote.paths import Workspace
 from remote.protocol import Epoch, Flags, FleetSpec, TargetSpec
 from tests import ports
@@ -112,6 +113,8 @@ class Site:
     run: FakeRun = field(default_factory=FakeRun)
     events: Events = field(default_factory=Events)
     fleets: list[tuple[Fleet, asyncio.Task[None]]] = field(default_factory=list)
+    reports: dict[int, Xid] = field(default_factory=dict)
+    """What the driver told of a card just now."""
 
     def spec(self, drain: float = 5.0, start: float = 60.0, **flags: object) -> TargetSpec:
         typed: Flags = {k.replace("_", "-"): v for k, v in flags.items()}  # type: ignore[misc]
@@ -134,7 +137,14 @@ class Site:
 
     def fleet(self, spec: TargetSpec, timing: Timing = FAST) -> Fleet:
         """A fleet that is being watched."""
-        fleet = Fleet(Workspace(self.root), spec, run=self.run, emit=self.events, timing=timing)
+        fleet = Fleet(
+            Workspace(self.root),
+            spec,
+            run=self.run,
+            emit=self.events,
+            reported=self.reports.get,
+            timing=timing,
+        )
         self.fleets.append((fleet, asyncio.create_task(fleet.watch())))
         return fleet
 

@@ -20,6 +20,7 @@ import pytest
 from remote.fleet import identity, processes, tail
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.records import Folder
+from remote.kernel_log import Xid
 from remote.paths import Workspace
 from tests.remote.fleet.conftest import FAST, Site, until
 
@@ -215,7 +216,7 @@ def by_hand(site: Site, log: Path, *flags: str) -> subprocess.Popen[bytes]:
 
 async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
     log = site.root / "hand.log"
-    model = ("--model-path", "/models/line\nbreak")
+    model = ("--model-path", "/models/line\nbreak\x1b[2J")
     hand = by_hand(site, log, "--mem-fraction-static", "0.85", *model)
     try:
         spec = site.spec()
@@ -236,9 +237,9 @@ async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
         # There is a line break in its model's path, but none in what is told of it.
         planned = fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=[0])
         told = site.events.texts("server.foreign") + planned.warnings
-        named = [text for text in told if "/models/line break" in text]
+        named = [text for text in told if "/models/line break [2J" in text]
         assert len(named) == 2, told
-        assert not any("\n" in text for text in told), told
+        assert all(text.isprintable() for text in told), told
         assert hand.poll() is None
     finally:
         main = processes.identify(hand.pid)
@@ -257,7 +258,8 @@ async def chat(url: str, tokens: int) -> str:
         return str(body["choices"][0]["finish_reason"])
 
 
-async def test_down_waits_for_what_runs(site: Site) -> None:
+async def test_down_waits_for_what_runs_where_it_cannot_be_continued(site: Site) -> None:
+    site.run.cannot = "this run does not keep them"
     spec = site.spec()
     fleet = site.fleet(spec)
     await fleet.up([0], epoch=site.epoch(spec), who="ann")
@@ -269,7 +271,25 @@ async def test_down_waits_for_what_runs(site: Site) -> None:
     assert site.run.told[-1] == (0, "pause")
 
 
+async def test_down_breaks_off_what_can_be_continued(site: Site) -> None:
+    spec = site.spec(drain=60.0)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    site.run.open[0] = 1
+    asked = asyncio.create_task(chat(fleet.url(0), 100_000))
+    await until(lambda: fleet.states()[0].running)
+    began = time.monotonic()
+    await fleet.down([0], who="ann")
+    assert time.monotonic() - began < 20
+    assert await asked == "abort"
+    assert (0, "abort") in site.run.told
+    (told,) = site.events.texts("server.aborted")
+    assert told == "GPU 0: 1 answers broken off, to be continued"
+
+
 async def test_down_aborts_after_the_bound_and_kills_a_drain_without_end(site: Site) -> None:
+    site.run.cannot = "this run does not keep them"
     spec = site.spec(drain=0.5, fake_leak=True)
     fleet = site.fleet(spec)
     await fleet.up([0], epoch=site.epoch(spec), who="ann")
@@ -358,3 +378,47 @@ def test_log_is_rotated_between_two_servers_only(tmp_path: Path) -> None:
     assert aside == tmp_path / "sglang_gpu0.1.log"
     assert aside.stat().st_size == tail.ROTATE_OVER + 1
     assert not log.exists()
+
+
+def report(number: int) -> Xid:
+    return Xid("0000:41:00", number, "of the driver", time.time())
+
+
+async def test_the_drivers_report_explains_a_death(site: Site) -> None:
+    spec = site.spec()
+    fleet = site.fleet(spec)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await site.all_are(fleet, "ready")
+    # A fault of the program: it is started again. A lost card: it is not, and the rest go on.
+    site.reports.update({0: report(31), 1: report(79)})
+    first, second = pid_of(fleet, 0), pid_of(fleet, 1)
+    os.kill(first, signal.SIGKILL)
+    os.kill(second, signal.SIGKILL)
+    await until(lambda: fleet.infos()[0].pid not in (None, first))
+    await until(lambda: site.events.texts("server.set_aside"))
+    failed = sorted(site.events.texts("server.failed"))
+    assert failed[0].startswith("GPU 0: Xid 31 (of the driver); its log says: was killed by")
+    assert failed[1].startswith("GPU 1: Xid 79 (of the driver): the host must be rebooted; its")
+    (aside,) = site.events.texts("server.set_aside")
+    assert aside.startswith("GPU 1: not started again by itself")
+    assert fleet.states()[1].state == "failed"
+    assert "Xid 79" in fleet.states()[1].cause
+
+
+async def test_a_report_that_comes_after_the_death_stops_the_restart(site: Site) -> None:
+    site.gpus = 1
+    spec = site.spec()
+    fleet = site.fleet(spec, replace(FAST, restart_first=1.5))
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await site.all_are(fleet, "ready")
+    os.kill(pid_of(fleet, 0), signal.SIGKILL)
+    await until(lambda: site.events.texts("server.restart"))
+    fleet.hurt(0)  # nothing is known that explains it
+    assert "Xid" not in fleet.states()[0].cause
+    site.reports[0] = report(79)
+    fleet.hurt(0)
+    assert "Xid 79" in fleet.states()[0].cause
+    await until(lambda: site.events.texts("server.set_aside"))
+    assert len(site.events.texts("server.starting")) == 1
+    fleet.hurt(0)  # told once
+    assert sum("Xid 79" in text for text in site.events.texts("server.failed")) == 1
