@@ -8,6 +8,7 @@ an unknown key, the nearest known one.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
-from remote.protocol import AlertSpec, FleetSpec, RunSpec, S3Spec, TargetSpec
+from remote.protocol import ANSWERED, POLICY, AlertSpec, FleetSpec, RunSpec, S3Spec, TargetSpec
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -205,13 +206,34 @@ def _check(where: str, spec: TargetSpec) -> None:
         raise ConfigError(f"{where}.fleet.gpus = {spec.fleet.gpus}: 1 to 64 are possible")
     if not 1024 <= spec.fleet.base_port <= 65535 - spec.fleet.gpus:
         raise ConfigError(f"{where}.fleet.base_port = {spec.fleet.base_port}: 1024 to 65535")
-    if isinstance(spec.run.concurrency, int) and spec.run.concurrency < 1:
-        raise ConfigError(f'{where}.run.concurrency: "auto" or a number from 1 on')
-    if spec.run.max_tokens < 1:
-        raise ConfigError(f"{where}.run.max_tokens = {spec.run.max_tokens}: from 1 on")
+    _check_run(f"{where}.run", spec.run)
     for flag in spec.fleet.flags:
         if flag.startswith("-"):
             raise ConfigError(f"{where}.fleet.flags: write {flag.lstrip('-')!r}, without dashes")
+
+
+def _check_run(where: str, run: RunSpec) -> None:
+    if isinstance(run.concurrency, int) and run.concurrency < 1:
+        raise ConfigError(f'{where}.concurrency: "auto" or a number from 1 on')
+    if run.max_tokens < 1:
+        raise ConfigError(f"{where}.max_tokens = {run.max_tokens}: from 1 on")
+    if run.retries < 0:
+        raise ConfigError(f"{where}.retries = {run.retries}: 0 or more")
+    if run.temperature is not None and not 0 <= run.temperature < math.inf:
+        raise ConfigError(f"{where}.temperature = {run.temperature}: a number from 0 on")
+    for outcome, action in run.policy.items():
+        if outcome not in ANSWERED:
+            known = ", ".join(ANSWERED)
+            raise ConfigError(f"{where}.policy.{outcome}: the outcomes of an answer are {known}")
+        if not POLICY.fullmatch(action):
+            raise ConfigError(
+                f"{where}.policy.{outcome} = {action!r}: keep, set-aside or retry:N (1 to 99)"
+            )
+    if run.delete_uploaded and not run.s3.bucket:
+        raise ConfigError(
+            f"{where}.delete_uploaded: nothing is uploaded without {where}.s3.bucket; name one, "
+            "or take this out"
+        )
 
 
 def _hop(where: str, table: dict[str, Any]) -> Hop:

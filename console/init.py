@@ -35,6 +35,9 @@ max_tokens = 4096
 concurrency = "auto"              # per server: what it really runs, and a few more
 thinking = true
 
+# [run.policy]                    # of an answer's outcome: keep, set-aside or retry:N
+# looped = "retry:2"              # another seed, twice at most; then as by default
+
 # [run.s3]                        # sealed batches are uploaded as they close
 # bucket = "my-bucket"
 # prefix = "my-run/"

@@ -11,6 +11,7 @@ speaks MiB), times as Unix seconds (float, UTC). What is unknown is ``None``, ne
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -63,6 +64,14 @@ class S3Spec(Struct, frozen=True):
     bucket: str = ""
     prefix: str = ""
     endpoint_url: str = ""
+
+
+ANSWERED = ("ok", "length", "looped", "empty", "bad_tool_call")
+"""Outcomes that an answer can have, and so those that a policy may name."""
+
+POLICY = re.compile(r"keep|set-aside|retry:[1-9]\d?")
+"""What a policy may say of one: put it into a batch, set it aside, or ask again with another
+seed, so many times at most."""
 
 
 class RunSpec(Struct, frozen=True):

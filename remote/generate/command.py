@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -14,9 +15,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from remote.generate import sampling
-from remote.generate.outcomes import ANSWERED, KEPT
+from remote.generate.outcomes import KEPT
 from remote.generate.settings import Settings, UsageError
-from remote.protocol import S3Spec, TargetSpec
+from remote.protocol import ANSWERED, POLICY, S3Spec, TargetSpec
 
 KEY_VARIABLES = ("STOKER_API_KEY", "OPENAI_API_KEY")
 """Where the servers' API key is looked for, in the credentials file and the environment."""
@@ -39,6 +40,12 @@ def argv(python: str, spec: TargetSpec, socket: Path | None) -> list[str]:
         command += ["--temperature", str(run.temperature)]
     if run.params:
         command += ["--request", msgspec.json.encode(run.params).decode()]
+    for outcome, action in run.policy.items():
+        command += ["--policy", f"{outcome}={action}"]
+    if run.hedge:
+        command.append("--hedge")
+    if run.delete_uploaded:
+        command.append("--delete-uploaded")
     if run.s3.bucket:
         command += ["--s3", f"{run.s3.bucket}/{run.s3.prefix}"]
         if run.s3.endpoint_url:
@@ -76,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="OUTCOME=WHAT",
-        help="what to do with an outcome: keep, set_aside or retry:N (another seed, up to N "
+        help="what to do with an outcome: keep, set-aside or retry:N (another seed, up to N "
         "times); e.g. looped=retry:2. Default: ok and length are kept, others set aside",
     )
     add("--hedge", action="store_true", help="at the end, send stragglers to a second server")
@@ -106,6 +113,10 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
             raise UsageError("--concurrency: at least 1")
     if arguments.max_tokens < 1:
         raise UsageError("--max-tokens: at least 1")
+    if arguments.retries < 0:
+        raise UsageError("--retries: 0 or more")
+    if arguments.temperature is not None and not 0 <= arguments.temperature < math.inf:
+        raise UsageError(f"--temperature {arguments.temperature}: a number from 0 on")
     try:
         request = msgspec.json.decode(arguments.request)
     except msgspec.DecodeError:
@@ -119,6 +130,10 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
             raise UsageError(f"--request: {error}") from None
     keep, again = read_policy(arguments.policy)
     bucket, _, prefix = arguments.s3.removeprefix("s3://").partition("/")
+    if arguments.s3 and not bucket:
+        raise UsageError(f"--s3 {arguments.s3}: BUCKET/PREFIX")
+    if arguments.delete_uploaded and not bucket:
+        raise UsageError("--delete-uploaded: nothing is uploaded without --s3 BUCKET/PREFIX")
     return Settings(
         prompts=arguments.prompts,
         output=arguments.output,
@@ -152,17 +167,17 @@ def read_policy(words: list[str]) -> tuple[frozenset[str], dict[str, int]]:
     keep, again = set(KEPT), {}
     for word in (part for text in words for part in text.split(",")):
         outcome, _, action = word.partition("=")
-        name, _, count = action.partition(":")
+        action = action.replace("_", "-")
         if outcome not in ANSWERED:
             raise UsageError(f"--policy {word}: the outcomes are {', '.join(ANSWERED)}")
-        if name == "keep":
+        if not POLICY.fullmatch(action):
+            raise UsageError(f"--policy {word}: keep, set-aside or retry:N (N from 1 to 99)")
+        if action == "keep":
             keep.add(outcome)
-        elif name == "set_aside":
+        elif action == "set-aside":
             keep.discard(outcome)
-        elif name == "retry" and count.isdecimal():
-            again[outcome] = int(count)
         else:
-            raise UsageError(f"--policy {word}: keep, set_aside or retry:N")
+            again[outcome] = int(action.removeprefix("retry:"))
     return frozenset(keep), again
 
 

@@ -18,9 +18,6 @@ from remote.generate.records import Outcome, Usage
 KEPT: frozenset[str] = frozenset({"ok", "length"})
 """Outcomes that go into a batch by default."""
 
-ANSWERED = ("ok", "length", "looped", "empty", "bad_tool_call")
-"""Outcomes that an answer can have."""
-
 _TAIL = 8192
 _NEEDLE = 24
 _REPEATS = 8

@@ -35,6 +35,11 @@ enable-metrics = true
 
 [run]
 concurrency = "auto"
+hedge = true
+delete_uploaded = true
+[run.policy]
+looped = "retry:2"
+empty = "keep"
 [run.s3]
 bucket = "b"
 
@@ -55,6 +60,8 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (target.name, target.ssh, target.hop) == ("ct200", "root@10.1.2.6", Hop("pct", "200"))
     assert target.spec.fleet.flags["mem-fraction-static"] == 0.90
     assert target.spec.run.s3.bucket == "b"
+    assert target.spec.run.policy == {"looped": "retry:2", "empty": "keep"}
+    assert (target.spec.run.hedge, target.spec.run.delete_uploaded) == (True, True)
     assert target.spec.alerts.eta_hours_over == 48
     near = settings.target("near").spec
     assert near.fleet.gpus == 2
@@ -85,6 +92,15 @@ def test_a_whole_file(tmp_path: Path) -> None:
         (('agent_python = ""', 'agent_python = "/é/python"'), "agent_python: plain ASCII"),
         (("pct = 200", 'docker = "é"'), "hop.docker: plain ASCII"),
         (("hop = {", "hop = "), "not valid TOML"),
+        (("looped =", "loops ="), "run.policy.loops: the outcomes of an answer are ok, length"),
+        (("looped =", "failed ="), "run.policy.failed: the outcomes of an answer are ok"),
+        (("retry:2", "retry"), "policy.looped = 'retry': keep, set-aside or retry:N"),
+        (('"retry:2"', "2"), "expected str, got int at targets.ct200.run.policy"),
+        (("hedge = true", "hedge = 1"), "expected bool, got int at targets.ct200.run.hedge"),
+        (('bucket = "b"', ""), "delete_uploaded: nothing is uploaded without"),
+        (('concurrency = "auto"', "concurrency = 0"), 'run.concurrency: "auto" or a number'),
+        (('concurrency = "auto"', "retries = -1"), "run.retries = -1: 0 or more"),
+        (('concurrency = "auto"', "temperature = nan"), "run.temperature = nan: a number"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, change: tuple[str, str], expected: str) -> None:

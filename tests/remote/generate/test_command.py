@@ -1,0 +1,89 @@
+"""The command line of the run: as the agent builds it, and as people get it wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remote.generate.command import argv, parser, settings_of
+from remote.protocol import FleetSpec, RunSpec, S3Spec, TargetSpec
+from tests.remote.generate.conftest import ROOT
+
+
+def test_what_the_file_says_reaches_the_run() -> None:
+    """Every key of ``[run]`` comes through the command line as it was meant."""
+    run = RunSpec(
+        prompts="p.jsonl",
+        output="out",
+        max_tokens=77,
+        concurrency=5,
+        thinking=False,
+        temperature=0.5,
+        retries=9,
+        params={"top_p": 0.9, "chat_template_kwargs": {"a": [1, "é"]}},
+        policy={"looped": "retry:2", "empty": "keep", "length": "set-aside"},
+        hedge=True,
+        delete_uploaded=True,
+        s3=S3Spec("bucket", "a/b/", "http://127.0.0.1:9"),
+    )
+    spec = TargetSpec("t", "/w", credentials_file="/root/keys", fleet=FleetSpec(gpus=2), run=run)
+    command = argv("python", spec, Path("/run/a.sock"))
+    assert command[:3] == ["python", "-m", "remote.generate"]
+    settings = settings_of(parser().parse_args(command[3:]))
+    assert settings.servers == ("http://127.0.0.1:30000", "http://127.0.0.1:30001")
+    assert (settings.prompts, settings.output) == (Path("p.jsonl"), Path("out"))
+    assert (settings.max_tokens, settings.concurrency, settings.retries) == (77, 5, 9)
+    assert (settings.thinking, settings.temperature) == (False, 0.5)
+    assert settings.request == run.params
+    assert settings.retry_outcomes == {"looped": 2}
+    assert settings.keep == {"ok", "empty"}
+    assert (settings.hedge, settings.delete_uploaded) == (True, True)
+    assert settings.s3 == run.s3
+    assert (settings.agent, settings.credentials) == (Path("/run/a.sock"), Path("/root/keys"))
+
+
+def test_defaults_are_those_of_the_file() -> None:
+    """A file that says nothing runs as the bare command does."""
+    base = ["--prompts", "p", "--output", "o"]
+    bare = settings_of(parser().parse_args(base))
+    spec = TargetSpec("t", "/w", run=RunSpec(prompts="p", output="o"), fleet=FleetSpec(gpus=0))
+    assert settings_of(parser().parse_args(argv("x", spec, None)[3:])) == bare
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--concurrency", "many"], "--concurrency many: a number or auto"),
+        (["--concurrency", "0"], "--concurrency: at least 1"),
+        (["--max-tokens", "0"], "--max-tokens: at least 1"),
+        (["--retries", "-1"], "--retries: 0 or more"),
+        (["--temperature", "nan"], "--temperature nan: a number from 0 on"),
+        (["--request", "[]"], "--request: a JSON object of request fields"),
+        (["--policy", "looped"], "--policy looped: keep, set-aside or retry:N"),
+        (["--policy", "looped=retry:0"], "retry:N (N from 1 to 99)"),
+        (["--policy", "failed=keep"], "--policy failed=keep: the outcomes are ok, length"),
+        (["--s3", "/x"], "--s3 /x: BUCKET/PREFIX"),
+        (["--delete-uploaded"], "--delete-uploaded: nothing is uploaded without --s3"),
+        (["--server", "ftp://x"], "--server ftp://x: not a URL"),
+        (["--credentials", "/nowhere"], "--credentials /nowhere: No such file"),
+        ([], "no --server given"),
+    ],
+)
+def test_mistakes_are_one_line(options: list[str], says: str, tmp_path: Path) -> None:
+    """Exit status 2 and what to do, before anything is made or read."""
+    command = [sys.executable, "-m", "remote.generate", "--prompts", "nowhere.jsonl"]
+    server = ["--server", "http://127.0.0.1:9"] if options else []
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "out"), *server, *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
