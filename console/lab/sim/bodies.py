@@ -38,8 +38,10 @@ def functions(tools: Any) -> list[dict[str, Any]]:
 def tools_for_template(body: dict[str, Any], *, new: bool) -> list[dict[str, Any]]:
     """A request's tools as SGLang hands them to the chat template (``serving_chat.py``).
 
-    0.5.12 writes every field that its own model of a tool has, in that model's order; 0.5.23
-    (``new``) leaves them as they were sent. Where one is chosen by name, it alone is offered.
+    They come out of its own model of a tool (``Tool`` and ``Function`` in
+    ``entrypoints/openai/protocol.py``), so a field that it does not know is dropped. 0.5.12 writes
+    a function's fields in the model's order; 0.5.23 (``new``) in the order sent, those that were
+    not sent last, ``strict`` only where it was. Where one is chosen by name, it alone is offered.
     """
     choice = body.get("tool_choice")
     tools = body.get("tools")
@@ -49,16 +51,25 @@ def tools_for_template(body: dict[str, Any], *, new: bool) -> list[dict[str, Any
     if isinstance(choice, dict):
         name = (choice.get("function") or {}).get("name")
         offered = [tool for tool in offered if tool["function"]["name"] == name]
-    if new:
-        return offered
+    return [_tool(tool, new=new) for tool in offered]
+
+
+def _tool(tool: dict[str, Any], *, new: bool) -> dict[str, Any]:
+    sent, defer = tool["function"], tool.get("defer_loading")
     fields = {"description": None, "name": None, "parameters": None, "strict": False}
-    return [
-        {
-            "type": tool.get("type", "function"),
-            "function": {key: tool["function"].get(key, usual) for key, usual in fields.items()},
-        }
-        for tool in offered
-    ]
+    order = list(fields)
+    if new:
+        order = [
+            *(key for key in sent if key in fields),
+            *(key for key in fields if key not in sent),
+        ]
+    function = {key: sent.get(key, fields[key]) for key in order}
+    if new and sent.get("strict") is None:
+        del function["strict"]
+    inner = sent.get("defer_loading")
+    if (inner := defer if inner is None else inner) is not None:
+        function["defer_loading"] = inner
+    return {"type": tool.get("type", "function"), "function": function, "defer_loading": defer}
 
 
 def messages_for_template(messages: list[Any]) -> list[dict[str, Any]]:

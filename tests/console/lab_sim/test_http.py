@@ -409,11 +409,13 @@ def rendered(text: str, tools: list[dict[str, Any]] | None = None, thinking: boo
 
 def served(server: Server, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """Tools as this release's template gets them."""
-    if tools is None or server.client.get("/server_info").json()["version"] == "0.5.23":
-        return tools
-    order = ("description", "name", "parameters")
-    functions = [{key: tool["function"][key] for key in order} for tool in tools]
-    return [{"type": "function", "function": {**one, "strict": False}} for one in functions]
+    if tools is None:
+        return None
+    functions = [tool["function"] for tool in tools]
+    if server.client.get("/server_info").json()["version"] != "0.5.23":
+        order = ("description", "name", "parameters")
+        functions = [{**{key: one[key] for key in order}, "strict": False} for one in functions]
+    return [{"type": "function", "function": one, "defer_loading": None} for one in functions]
 
 
 def generate(server: Server, ids: list[int], **more: Any) -> dict[str, Any]:

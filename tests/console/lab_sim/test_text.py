@@ -122,23 +122,56 @@ def test_the_jinja_template_and_the_server_agree(
 
 
 def test_tools_reach_the_template_as_each_release_hands_them_over() -> None:
+    """The texts are what the real releases' own classes made of these tools."""
     sent = [
-        {"type": "function", "function": {**TOOL, "description": "w", "more": 1}},
-        {"type": "function", "function": {"name": "f", "strict": True}},
+        {
+            "type": "function",
+            "function": {
+                "name": "get_weather",
+                "description": "w",
+                "parameters": {"type": "object"},
+                "more": 1,
+            },
+        },
+        {"type": "function", "function": {"name": "f", "strict": True}, "zzz": 1},
+        {"function": {"parameters": {}, "name": "g"}, "defer_loading": True},
         {"type": "function", "function": {}},
     ]
-    first, second = bodies.tools_for_template({"tools": sent}, new=False)
-    assert list(first["function"].items()) == [
-        ("description", "w"),
-        ("name", "get_weather"),
-        ("parameters", TOOL["parameters"]),
-        ("strict", False),
+
+    def text(*, new: bool, **more: Any) -> list[str]:
+        made = bodies.tools_for_template({"tools": sent, **more}, new=new)
+        return [json.dumps(tool) for tool in made]
+
+    assert text(new=False) == [
+        (
+            '{"type": "function", "function": {"description": "w", "name": "get_weather", '
+            '"parameters": {"type": "object"}, "strict": false}, "defer_loading": null}'
+        ),
+        (
+            '{"type": "function", "function": {"description": null, "name": "f", '
+            '"parameters": null, "strict": true}, "defer_loading": null}'
+        ),
+        (
+            '{"type": "function", "function": {"description": null, "name": "g", '
+            '"parameters": {}, "strict": false, "defer_loading": true}, "defer_loading": true}'
+        ),
     ]
-    bare = {"description": None, "name": "f", "parameters": None, "strict": True}
-    assert second == {"type": "function", "function": bare}
-    assert bodies.tools_for_template({"tools": sent}, new=True) == sent[:2]
-    named = {"tools": sent, "tool_choice": {"type": "function", "function": {"name": "f"}}}
-    assert bodies.tools_for_template(named, new=True) == sent[1:2]
+    new = [
+        (
+            '{"type": "function", "function": {"name": "get_weather", "description": "w", '
+            '"parameters": {"type": "object"}}, "defer_loading": null}'
+        ),
+        (
+            '{"type": "function", "function": {"name": "f", "strict": true, '
+            '"description": null, "parameters": null}, "defer_loading": null}'
+        ),
+        (
+            '{"type": "function", "function": {"parameters": {}, "name": "g", '
+            '"description": null, "defer_loading": true}, "defer_loading": true}'
+        ),
+    ]
+    assert text(new=True) == new
+    assert text(new=True, tool_choice={"function": {"name": "f"}}) == new[1:2]
     assert bodies.tools_for_template({"tools": sent, "tool_choice": "none"}, new=True) == []
     assert bodies.tools_for_template({}, new=False) == []
 
