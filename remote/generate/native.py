@@ -202,8 +202,10 @@ class Native:
         """What the ids say, by the server's own parsers."""
         finish = whole.finish or {}
         ids = whole.ids
+        reason = str(finish.get("type") or "stop")
         if text is None:
-            text = await self._text(url, asked, ids, finish.get("matched"))
+            text, stopped = await self._text(url, asked, ids, finish.get("matched"))
+            reason = "stop" if stopped else reason
         thinks = _thinks(facts, asked, opening)
         reasoning: str | None = None
         if facts.reasoning_parser:
@@ -212,7 +214,6 @@ class Native:
             separated = await self._post(f"{url}/separate_reasoning", body, _Separated)
             reasoning, text = separated.reasoning_text, separated.text
         calls = None
-        reason = str(finish.get("type") or "stop")
         if asked.offers_tools and facts.tool_call_parser:
             found = await self._calls(url, facts, asked, text)
             if found.calls:
@@ -229,8 +230,13 @@ class Native:
             model=model,
         )
 
-    async def _text(self, url: str, asked: Asked, ids: list[int], matched: object) -> str:
-        """The text of all parts, without what it stopped at."""
+    async def _text(
+        self, url: str, asked: Asked, ids: list[int], matched: object
+    ) -> tuple[str, bool]:
+        """The text of all parts without what it stopped at, and whether it did at a string.
+
+        The string may stand across a seam, where no server could see it.
+        """
         trim = not asked.params.get("no_stop_trim")
         if trim and isinstance(matched, int) and ids and ids[-1] == matched:
             ids = ids[:-1]
@@ -239,9 +245,12 @@ class Native:
             "skip_special_tokens": asked.params.get("skip_special_tokens", True),
         }
         text = (await self._post(f"{url}/detokenize", body, _Text)).text
-        if trim and isinstance(matched, str) and matched in text:
-            text = text[: text.index(matched)]
-        return text
+        stop = asked.params.get("stop") or []
+        strings = [stop] if isinstance(stop, str) else list(stop)
+        at = min((text.index(string) for string in strings if string in text), default=None)
+        if at is None:
+            return text, False
+        return (text[:at] if trim else text), True
 
     async def _calls(self, url: str, facts: Facts, asked: Asked, text: str) -> _Calls:
         body = {

@@ -97,11 +97,16 @@ def from_chat(answer: Answer, segment: Segment, identity: str) -> Partial | None
 
 def raw_text(partial: Partial, opening: Opening) -> str:
     """The text of a chat answer as the model wrote it behind a prompt that ends so."""
-    if not partial.reasoning:
-        return partial.content
-    head = "" if opening == "open" else f"{THINK}\n"
-    tail = f"\n{THINK_END}\n\n{partial.content}" if partial.content else ""
-    return head + partial.reasoning + tail
+    thought, content = partial.reasoning, partial.content
+    if not thought:
+        return content
+    # 0.5.12 strips line ends around both texts, 0.5.23 leaves them.
+    if opening != "open":
+        thought = THINK + ("" if thought.startswith("\n") else "\n") + thought
+    if not content:
+        return thought
+    end = THINK_END if thought.endswith("\n") else f"\n{THINK_END}"
+    return thought + end + ("" if content.startswith("\n") else "\n\n") + content
 
 
 def with_ids(partial: Partial, prompt_ids: list[int], text_ids: list[int]) -> Partial:
@@ -109,7 +114,12 @@ def with_ids(partial: Partial, prompt_ids: list[int], text_ids: list[int]) -> Pa
     parts = [text_ids, *([] for _ in partial.segments[1:])]
     return _sealed(
         msgspec.structs.replace(
-            partial, prompt_ids=prompt_ids, parts=parts, reasoning="", content=""
+            partial,
+            prompt_ids=prompt_ids,
+            prompt_tokens=partial.prompt_tokens or len(prompt_ids),
+            parts=parts,
+            reasoning="",
+            content="",
         )
     )
 

@@ -84,11 +84,11 @@ class Plan:
         return text
 
     def thinking_tokens(self, count: int) -> int:
-        """How many of the first ``count`` tokens come before the end of thinking."""
+        """How many of the first ``count`` tokens are thinking, its end mark included."""
         at = 0
         for piece in self.pieces:
             if tokenizer().end_think in piece.ids:
-                return min(count, at + len(piece.ids))
+                return min(count, at + piece.ids.index(tokenizer().end_think) + 1)
             at += len(piece.ids)
             if at >= count:
                 break

@@ -58,7 +58,7 @@ class ChatShape:
         reasoning = ""
         if self.reasoning:
             reasoning, text = parsers.separate(
-                text, thinking=self.style.thinking, before=self.before
+                text, thinking=self.style.thinking, before=self.before, new=self.config.new
             )
         found: list[parsers.Call] = []
         if self.tool_parser and self.style.tools:
@@ -75,7 +75,7 @@ class ChatShape:
                 reason, matched = "tool_calls", None
             message: dict[str, Any] = {
                 "role": "assistant",
-                "content": (content.strip() if found else content) or None,
+                "content": content or None,
                 "reasoning_content": reasoning or None,
                 "tool_calls": _calls(found) if found else None,
             }

@@ -103,7 +103,8 @@ class Generation:
         parser = str(body["reasoning_parser"]).lower()
         if parser not in self._choices("reasoning_parser"):
             raise BrokenError(f"ValueError: Unsupported model type: {parser}")
-        reasoning, text = parsers.separate(str(body["text"]), thinking=parser in parsers.FORCED)
+        forced = parser in parsers.FORCED
+        reasoning, text = parsers.separate(str(body["text"]), thinking=forced, new=self.config.new)
         return reply({"reasoning_text": reasoning, "text": text})
 
     async def parse_function_call(self, request: web.Request) -> web.Response:

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 FORCED = ("qwen3-thinking", "minimax", "gpt-oss", "deepseek-r1")
 """Reasoning parsers that take everything before ``</think>`` for thinking."""
 
+_JSON = ("qwen", "qwen25", "hermes")
+"""Parsers of calls that are written as JSON."""
+
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|$)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>]*)>(.*?)(?:</parameter>|(?=<parameter=)|$)", re.DOTALL)
@@ -26,10 +29,11 @@ class Call(NamedTuple):
     arguments: str
 
 
-def separate(text: str, *, thinking: bool, before: str = "") -> tuple[str, str]:
+def separate(text: str, *, thinking: bool, before: str = "", new: bool = False) -> tuple[str, str]:
     """(reasoning, content). ``thinking``: the text begins inside a thought.
 
-    ``before`` is the assistant's own text that this one continues.
+    ``before`` is the assistant's own text that this one continues. ``new``: as 0.5.23 does it,
+    which strips nothing.
     """
     if "<think>" in before:
         thinking = True
@@ -37,11 +41,11 @@ def separate(text: str, *, thinking: bool, before: str = "") -> tuple[str, str]:
         thinking = False
     if not (thinking or "<think>" in text):
         return "", text
-    text = text.replace("<think>", "").strip()
+    text = text.removeprefix("<think>") if new else text.replace("<think>", "").strip()
     if "</think>" not in text:
         return (text, "") if "</think>" not in before else ("", text)
     reasoning, content = text.split("</think>", 1)
-    return reasoning.strip(), content.strip()
+    return reasoning, content if new else content.strip()
 
 
 def calls(text: str, tools: list[dict[str, Any]], parser: str) -> tuple[str, list[Call]]:
@@ -51,7 +55,7 @@ def calls(text: str, tools: list[dict[str, Any]], parser: str) -> tuple[str, lis
     found: list[Call] = []
     known = {tool.get("name"): tool for tool in tools}
     for body in _CALL.findall(text) or [text]:
-        if parser in ("qwen", "qwen25", "hermes"):
+        if parser in _JSON:
             try:
                 call = json.loads(body)
                 found.append(Call(call["name"], json.dumps(call.get("arguments", {}))))
@@ -66,7 +70,8 @@ def calls(text: str, tools: list[dict[str, Any]], parser: str) -> tuple[str, lis
                 for key, value in _PARAMETER.findall(inner)
             }
             found.append(Call(name, json.dumps(values, ensure_ascii=False)))
-    return text[: text.find("<tool_call>")], found
+    text = text[: text.find("<tool_call>")]
+    return text.strip() if parser in _JSON else text, found
 
 
 def _trim(value: str) -> str:

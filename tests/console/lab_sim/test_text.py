@@ -343,18 +343,24 @@ def test_tools_of_a_public_benchmark_get_valid_calls() -> None:
 @pytest.mark.parametrize(
     ("text", "thinking", "before", "expected"),
     [
-        ("a\n</think>\n\nb", True, "", ("a", "b")),
+        ("a\n</think>\n\nb", True, "", ("a\n", "b")),
         ("a", True, "", ("a", "")),
         ("a", False, "", ("", "a")),
         ("<think>a</think>b", False, "", ("a", "b")),
         ("b", True, "a</think>", ("", "b")),
-        ("more\n</think>\nb", True, "some", ("more", "b")),
+        ("more\n</think>\nb", True, "some", ("more\n", "b")),
     ],
 )
 def test_reasoning_is_separated_as_the_qwen3_parser_does(
     text: str, thinking: bool, before: str, expected: tuple[str, str]
 ) -> None:
     assert parsers.separate(text, thinking=thinking, before=before) == expected
+
+
+def test_the_newer_parser_strips_nothing() -> None:
+    text = "<think>\na\n</think>\n\nb\n"
+    assert parsers.separate(text, thinking=True, new=True) == ("\na\n", "\n\nb\n")
+    assert parsers.separate(text, thinking=True) == ("a\n", "b")
 
 
 def test_the_call_parsers_take_their_own_form_only() -> None:
