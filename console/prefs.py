@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from remote.since import Seen as Seen
+
 
 class Prefs(msgspec.Struct):
     """The remembered values; unknown keys of a later version are dropped."""
@@ -19,16 +21,6 @@ class Prefs(msgspec.Struct):
     theme: str = "dark"
     seen: dict[str, Seen] = {}
     """By target name."""
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """Where things stood when the console was last open on a target (the agent's clock)."""
-
-    time: float = 0.0
-    event: int = 0
-    completed: int = 0
-    rate: float = 0.0
-    eta_at: float | None = None
 
 
 def config_folder() -> Path:

@@ -16,8 +16,10 @@ from remote import answers, batches, host, mix, samples, verdict
 from remote.agent import alerts, diff, epochs, logs, prune, search
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
+from remote.agent.lookers import Lookers
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
+from remote.agent.webhook import Webhook
 from remote.agent.xids import Xids
 from remote.fleet.fleet import Fleet, FleetError
 from remote.generate import layout
@@ -87,6 +89,8 @@ class Agent:
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
         self._mixer = mix.Mixer()
         self._searching = asyncio.Lock()
+        self._webhook = Webhook(lambda: self.spec, self._webhook_problem)
+        self._lookers = Lookers(self.journal, self._webhook)
         self._xids = Xids(self.emit, self._gpus.buses)
         self._simulated = os.environ.get("STOKER_SIMULATED") == "1"
         self._looked = time.monotonic()
@@ -100,6 +104,7 @@ class Agent:
         """Read back what the last agent left, and find what still runs."""
         await self.journal.open()
         self._verdict = self.journal.noted(VERDICT, Verdict)
+        self._lookers.read_back()
         self.emit("agent.started", f"agent {self.code[:12]} started, pid {os.getpid()}")
         spec = await asyncio.to_thread(read_spec, self.workspace.spec)
         if spec is not None:
@@ -113,6 +118,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._gpus.run())
             group.create_task(self._tick())
+            group.create_task(self._webhook.run())
             group.create_task(self._prune())
 
     async def close(self) -> None:
@@ -225,6 +231,7 @@ class Agent:
             self._judge(infos, states, now)
         before, self._picture = self._picture, self._compose(now)
         self._tell_alerts(before.alerts, self._picture.alerts)
+        self._lookers.look(self._picture)
         seen = self._picture
         gpus = self.spec.fleet.gpus if self.spec else len(seen.gpus)
         self.journal.add(samples.sample(now, seen.servers, seen.gpus, gpus))
@@ -255,6 +262,10 @@ class Agent:
             told = alert.code.startswith(("server.", "run.failed", "journal"))
             if alert.code not in known and not told:
                 self.emit("alert", alert.text, level=alert.level)
+        wrong = {alert.code for alert in now}
+        for alert in before:
+            if alert.code not in wrong and not alert.code.startswith(("server.", "journal")):
+                self.emit("alert.over", f"over: {alert.text}")
 
     def _count(
         self, infos: list[ServerInfo], states: list[ServerState], now: float, seconds: float
@@ -354,6 +365,16 @@ class Agent:
             task: asyncio.Task[object] = asyncio.create_task(self._first_spec(hello.spec))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
+
+    def came(self, role: str) -> None:
+        """Somebody has said hello."""
+        if role == "console":
+            self._lookers.came()
+
+    def left(self, role: str) -> None:
+        """One who had said hello has gone."""
+        if role == "console":
+            self._lookers.left(self._picture)
 
     async def _first_spec(self, spec: TargetSpec) -> None:
         try:
@@ -467,6 +488,11 @@ class Agent:
         """Emit from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(lambda: self.emit(kind, text, level=level))
+
+    def _webhook_problem(self, text: str) -> None:
+        self.emit(
+            "webhook", text or "webhook: messages arrive again", level="warning" if text else "info"
+        )
 
     def _journal_problem(self, text: str) -> None:
         self._later("journal", text, "info" if text.endswith("again") else "warning")

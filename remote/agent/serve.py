@@ -75,6 +75,8 @@ class Source(Protocol):
     def readings(self) -> list[Reading]: ...
     def log_path(self, source: str) -> Path | None: ...
     def hello(self, hello: Hello) -> None: ...
+    def came(self, role: str) -> None: ...
+    def left(self, role: str) -> None: ...
     async def answer(self, request: Request, who: str) -> Result: ...
     async def events(self, after: int, limit: int) -> list[Event]: ...
     @property
@@ -104,6 +106,7 @@ class Connection:
         self.role = "console"
         self.who = ""
         self.greeted = False
+        self._came = ""
 
     async def serve(self) -> None:
         """Until the other side goes."""
@@ -120,6 +123,8 @@ class Connection:
                 task.cancel()
             await asyncio.gather(pusher, *self._calls, return_exceptions=True)
             transport.abort()
+            if self.greeted:
+                self._agent.left(self._came)
 
     # --- in ---
 
@@ -136,6 +141,9 @@ class Connection:
             message = self._decoder.feed(line)
             match message:
                 case Hello():
+                    if not self.greeted:
+                        self._came = message.role
+                        self._agent.came(message.role)
                     self.role, self.who, self.greeted = message.role, message.who, True
                     self._agent.hello(message)
                 case Call():
