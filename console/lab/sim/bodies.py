@@ -189,7 +189,7 @@ SAMPLING = {
 """Sampling parameters that ``/generate`` takes; another name breaks its handler."""
 
 _WHOLE = ("max_tokens", "max_completion_tokens", "n", "seed", "top_k", "min_tokens")
-_REAL = (
+REAL = (
     "temperature",
     "top_p",
     "min_p",
@@ -205,7 +205,7 @@ def _numbers(body: dict[str, Any]) -> list[Problem]:
     found: list[Problem] = []
     for names, kind, to, noun in (
         (_WHOLE, "int_parsing", int, "integer"),
-        (_REAL, "float_parsing", float, "number"),
+        (REAL, "float_parsing", float, "number"),
     ):
         for name in names:
             value = body.get(name)

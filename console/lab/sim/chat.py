@@ -176,11 +176,11 @@ def _calls(found: list[parsers.Call]) -> list[dict[str, Any]]:
     return [
         {
             "id": f"call_{uuid.uuid4().hex[:24]}",
-            "index": n,
+            "index": call.place,
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments},
         }
-        for n, call in enumerate(found)
+        for call in found
     ]
 
 

@@ -479,4 +479,7 @@ def _out_of_range(values: dict[str, Any], most: int | None) -> str:
         return f"repetition_penalty must be in (0, 2] (1.0 = no penalty), got {got}."
     if most is not None and most < 0:
         return f"max_new_tokens must be at least 0, got {most}."
+    least = number("min_new_tokens", number("min_tokens", 0))
+    if most is not None and not 0 <= least <= most:
+        return f"min_new_tokens must be in [0, max_new_tokens({most})], got {least}."
     return ""

@@ -22,6 +22,7 @@ from console.lab.sim.refusals import (
     RefusedError,
     missing,
     no_list,
+    problem,
     wrong_value,
 )
 from console.lab.sim.tokens import tokenizer
@@ -64,6 +65,7 @@ class Generation:
             said = "Exactly one of 'prompt' or 'messages' must be provided."
             raise InvalidError(wrong_value((), said, body))
         if body.get("messages") is not None:
+            bodies.check_chat(body, self.config)
             text, before, _ = self._prompt(body)
             tokens = encode(text) + encode(before)
             count = len(tokens)
@@ -74,7 +76,10 @@ class Generation:
             lists = [encode(str(one)) for one in prompt]
             tokens, count = lists, [len(ids) for ids in lists]
         else:
-            raise InvalidError(no_list(("prompt",), prompt))
+            kind = problem(
+                "string_type", ("prompt", "str"), "Input should be a valid string", prompt
+            )
+            raise InvalidError(kind, no_list(("prompt", "list[str]"), prompt))
         return reply({"tokens": tokens, "count": count, "max_model_len": self.config.context})
 
     async def detokenize(self, request: web.Request) -> web.Response:
@@ -89,8 +94,9 @@ class Generation:
                 texts = [tokenizer().decode(ids, skip_special=skip) for ids in tokens]
                 return reply({"text": texts})
             return reply({"text": tokenizer().decode(tokens, skip_special=skip)})
-        except (ValueError, TypeError) as exc:
-            return error(str(exc))
+        except OverflowError as exc:
+            said = f"Internal server error during detokenization: {exc}"
+            return error(said, 500, "InternalServerError")
 
     async def separate_reasoning(self, request: web.Request) -> web.Response:
         """Split thinking from answer with a named parser.
@@ -123,8 +129,8 @@ class Generation:
             {
                 "normal_text": text,
                 "calls": [
-                    {"tool_index": n, "name": call.name, "parameters": call.arguments}
-                    for n, call in enumerate(found)
+                    {"tool_index": call.place, "name": call.name, "parameters": call.arguments}
+                    for call in found
                 ],
             }
         )
@@ -236,6 +242,10 @@ class Generation:
         """``/generate``: text or ids in, text and ids out."""
         body = await read_object(request, 700, "generate_request")
         params = body.get("sampling_params") or {}
+        if not isinstance(params, dict):
+            raise BrokenError("TypeError: list indices must be integers or slices, not str")
+        if text := next((n for n in bodies.REAL if isinstance(params.get(n), str)), None):
+            raise BrokenError(f"TypeError: '<' not supported between 'float' and 'str' ({text})")
         if unknown := sorted(set(params) - bodies.SAMPLING):
             said = f"SamplingParams.__init__() got an unexpected keyword argument {unknown[0]!r}"
             raise BrokenError(f"TypeError: {said}")
@@ -297,6 +307,11 @@ class Generation:
         count = entry.made if made is None else made
         now, took = time.time(), self.core.now() - entry.created
         timed = self.config.metrics and not work.unqueued
+        hidden: set[str] = set() if timed else set(TIMINGS)
+        if work.unqueued:
+            hidden |= set(COUNTS)
+        if not count:
+            hidden.add("decode_throughput")
         meta: dict[str, Any] = {
             "id": entry.rid,
             "finish_reason": entry.finish if made is None else None,
@@ -316,9 +331,6 @@ class Generation:
             "decode_throughput": count / took if took > 0 else 0.0,
             "response_sent_to_client_ts": now,
         }
-        hidden: tuple[str, ...] = () if timed else TIMINGS
-        if work.unqueued:
-            hidden = (*TIMINGS, *COUNTS)
         return {
             "text": entry.text() if made is None else entry.plan.text(count),
             "output_ids": entry.plan.ids(count),

@@ -23,10 +23,14 @@ _PARAMETER = re.compile(r"<parameter=([^>]*)>(.*?)(?:</parameter>|(?=<parameter=
 
 
 class Call(NamedTuple):
-    """One call found in the text; ``arguments`` is JSON."""
+    """One call found in the text; ``arguments`` is JSON.
+
+    ``place``: parsers of JSON give the place of the tool among those offered, others count calls.
+    """
 
     name: str
     arguments: str
+    place: int = 0
 
 
 def separate(text: str, *, thinking: bool, before: str = "", new: bool = False) -> tuple[str, str]:
@@ -49,19 +53,41 @@ def separate(text: str, *, thinking: bool, before: str = "", new: bool = False) 
 
 
 def calls(text: str, tools: list[dict[str, Any]], parser: str) -> tuple[str, list[Call]]:
-    """(text before the first call, calls). ``tools`` are the functions that were offered."""
-    if "<tool_call>" not in text:
+    """(text before the first call, calls); the whole text where there are none.
+
+    ``tools`` are the functions that were offered.
+    """
+    if "<tool_call>" not in text or not tools:
         return text, []
+    before = text[: text.find("<tool_call>")]
+    if parser in _JSON:
+        found = _json_calls(text, tools)
+        return (before.strip(), found) if found else (text, [])
+    found = _coder_calls(text, tools)
+    return (before, found) if found else (text, [])
+
+
+def _json_calls(text: str, tools: list[dict[str, Any]]) -> list[Call]:
+    """Calls of tools that were offered; others, and what is no JSON, are left out."""
+    places: dict[Any, int] = {tool.get("name"): n for n, tool in enumerate(tools)}
+    found: list[Call] = []
+    for body in _CALL.findall(text):
+        try:
+            call = json.loads(body)
+        except ValueError:
+            continue
+        name = call.get("name") if isinstance(call, dict) else None
+        if isinstance(name, str) and name in places:
+            arguments = call.get("parameters") or call.get("arguments", {})
+            found.append(Call(name, json.dumps(arguments, ensure_ascii=False), places[name]))
+    return found
+
+
+def _coder_calls(text: str, tools: list[dict[str, Any]]) -> list[Call]:
+    """Every call, of whatever name; one that was cut off too."""
     found: list[Call] = []
     known = {tool.get("name"): tool for tool in tools}
     for body in _CALL.findall(text) or [text]:
-        if parser in _JSON:
-            try:
-                call = json.loads(body)
-                found.append(Call(call["name"], json.dumps(call.get("arguments", {}))))
-            except (ValueError, KeyError, TypeError):
-                return text, []
-            continue
         for name, inner in _FUNCTION.findall(body):
             parameters = (known.get(name) or {}).get("parameters")
             kinds = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
@@ -69,9 +95,8 @@ def calls(text: str, tools: list[dict[str, Any]], parser: str) -> tuple[str, lis
                 key: _value(_trim(value), kinds.get(key))
                 for key, value in _PARAMETER.findall(inner)
             }
-            found.append(Call(name, json.dumps(values, ensure_ascii=False)))
-    text = text[: text.find("<tool_call>")]
-    return text.strip() if parser in _JSON else text, found
+            found.append(Call(name, json.dumps(values, ensure_ascii=False), len(found)))
+    return found
 
 
 def _trim(value: str) -> str:

@@ -94,13 +94,12 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of ids; an id outside the vocabulary is a ValueError."""
+        """The text of ids; those beyond the vocabulary have none, below 0 is an OverflowError."""
         hidden = HIDDEN if skip_special else 0
-        table = self.table
-        try:
-            data = b"".join([table[n] for n in ids if n >= hidden])
-        except IndexError:
-            raise ValueError("a token id is outside the vocabulary") from None
+        table, size = self.table, len(self.table)
+        if (ids := list(ids)) and min(ids) < 0:
+            raise OverflowError("out of range integral type conversion attempted")
+        data = b"".join([table[n] for n in ids if hidden <= n < size])
         return data.decode("utf-8", "replace")
 
     def valid(self, ids: Sequence[object]) -> bool:
