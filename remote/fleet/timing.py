@@ -28,10 +28,11 @@ class Timing:
     """A server that has been stalled for so long is ended and started again."""
     lost_child: float = 3.0
     """A main process that outlives one of its children for so long has failed."""
-    abort: float = 15.0
+    abort: float = 20.0
     """For the run's requests to come back after an abort."""
-    term: float = 20.0
-    """Between SIGTERM and SIGKILL when nothing of value is left in a server."""
+    term: float = 2.0
+    """Between SIGTERM and SIGKILL when nothing of value is left in a server: SGLang looks every 5 s
+    whether a drain has begun, and 0.5.12 then kills itself (``managers/tokenizer_manager.py``)."""
     kill: float = 15.0
     """For a killed tree to be gone."""
     memory: float = 60.0

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from console.lab import ports, prompts, venv
 from console.lab.sim import model
-from console.lab.sim.settings import SimSettings
+from console.lab.sim.settings import SimSettings, Version
 from remote.agent.diff import Picture
 from remote.paths import Workspace
 from remote.protocol import (
@@ -30,6 +31,7 @@ from remote.protocol import (
     FleetSpec,
     Get,
     Plan,
+    Progress,
     ReadEvents,
     ReadFlags,
     Request,
@@ -122,12 +124,20 @@ async def site(agent: Agent, tmp_path: Path) -> AsyncIterator[Site]:
         yield made
 
 
-async def site_of(agent: Agent, tmp_path: Path, *, gpus: int, count: int) -> AsyncIterator[Site]:
+async def site_of(
+    agent: Agent,
+    tmp_path: Path,
+    *,
+    gpus: int,
+    count: int,
+    speed: float = 40,
+    sglang: Version = "0.5.12",
+) -> AsyncIterator[Site]:
     """A workspace with simulated servers' Python and ``count`` prompts, and its agent."""
     model.write(tmp_path / "model")
     (tmp_path / "cards").mkdir()
-    settings = SimSettings(state_dir=str(tmp_path / "cards"), speed=40, transient_errors=0.0)
-    python = venv.make(tmp_path / "sglang", "0.5.12", settings)
+    settings = SimSettings(state_dir=str(tmp_path / "cards"), speed=speed, transient_errors=0.0)
+    python = venv.make(tmp_path / "sglang", sglang, settings)
     root = agent.workspace.root
     prompts.write(root / "prompts.jsonl", prompts.expand(prompts.shipped(), count))
     spec = TargetSpec(
@@ -155,6 +165,11 @@ def ready(shown: Picture) -> bool:
 
 def completed(shown: Picture) -> int:
     return shown.run.progress.completed if shown.run.progress else 0
+
+
+def progress_of(path: Path) -> Progress:
+    """The run's account of itself. Raises OSError and ValueError."""
+    return msgspec.json.decode(path.read_bytes(), type=Progress)
 
 
 def indices(site: Site) -> list[int]:
