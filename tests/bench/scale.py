@@ -3,12 +3,12 @@
     python -m tests.bench.scale [--prompts 10000000] [--done 5000000]
 
 Prompts and records are of 200 bytes, so that the disk suffices (about 4 GB). The done half lies
-in sealed batches, as a run leaves them.
+in sealed batches, as a run leaves them. The very first start reads the file whole: it hashes it,
+checks every line and keeps where each begins.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,6 +17,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -26,7 +27,7 @@ from remote.generate.opening import encode_run
 from remote.generate.prompts import open_prompts
 from remote.generate.records import RunFile, Seen, Usage
 from remote.generate.recovery import recover
-from tests.bench.client import ROOT
+from tests.bench.tools import ROOT, report
 from tests.remote.generate.crash import Quick
 
 
@@ -125,12 +126,8 @@ def start(folder: Path, prompts: Path, url: str) -> tuple[float, float]:
     return took, peak
 
 
-def main() -> None:
-    """Print what was measured."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--prompts", type=int, default=10_000_000)
-    parser.add_argument("--done", type=int, default=5_000_000)
-    chosen = parser.parse_args()
+def bench(prompts: int = 10_000_000, done: int = 5_000_000) -> dict[str, Any]:
+    """Starts at ten thousand prompts, at many of which none is done, and at half of them done."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _FirstRequest)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -138,24 +135,22 @@ def main() -> None:
         folder = Path(name)
         make_prompts(folder / "small.jsonl", 10_000)
         start(folder / "small", folder / "small.jsonl", url)
-        took, small = start(folder / "small", folder / "small.jsonl", url)
-        print(f"10,000 prompts: first request after {took:.2f} s, {small:.0f} MB", flush=True)
-        make_prompts(folder / "big.jsonl", chosen.prompts)
-        began = time.perf_counter()
+        few, small = start(folder / "small", folder / "small.jsonl", url)
+        make_prompts(folder / "big.jsonl", prompts)
         first, fresh = start(folder / "fresh", folder / "big.jsonl", url)
-        print(
-            f"{chosen.prompts:,} prompts, first start (indexed, hashed, every line checked): "
-            f"{first:.1f} s, {fresh:.0f} MB ({fresh - small:+.0f})",
-            flush=True,
-        )
-        make_done(folder / "big", folder / "big.jsonl", chosen.done)
-        print(f"made {chosen.done:,} records in {time.perf_counter() - began:.0f} s", flush=True)
+        make_done(folder / "big", folder / "big.jsonl", done)
         took, big = start(folder / "big", folder / "big.jsonl", url)
-        print(
-            f"{chosen.prompts:,} prompts, {chosen.done:,} done: first request after {took:.1f} s, "
-            f"{big:.0f} MB ({big - small:+.0f})"
-        )
+    server.shutdown()
+    return {
+        "prompts": prompts,
+        "done": done,
+        "start_at_10000_s": round(few, 2),
+        "start_s": round(took, 2),
+        "peak_mb_above_10000": round(big - small),
+        "very_first_start_s": round(first, 1),
+        "very_first_peak_mb_above_10000": round(fresh - small),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    report(bench, prompts=10_000_000, done=5_000_000)
