@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal, TypeAlias
 
 from remote.protocol import (
@@ -493,6 +494,16 @@ ACTIONS: Final[tuple[Action, ...]] = (
 )
 
 BY_NAME: Final = {action.name: action for action in ACTIONS}
+
+
+@cache
+def by_key() -> dict[str, list[Action]]:
+    """What each key does; several actions only where they are for different screens."""
+    keys: dict[str, list[Action]] = {}
+    for action in ACTIONS:
+        for key in action.keys:
+            keys.setdefault(key, []).append(action)
+    return keys
 
 
 def danger(action: Action, gpus: int, total: int) -> Danger:

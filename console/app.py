@@ -18,7 +18,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from console import away, clipboard, deeds, model, prefs, themes
-from console.actions import ACTIONS, BY_NAME, Action
+from console.actions import BY_NAME, Action, by_key
 from console.feed import Connect, FeedError
 from console.lookback import Lookback
 from console.palette import Actions
@@ -70,10 +70,7 @@ class StokerApp(App[None], inherit_bindings=False):
     }
     DEFAULT_MODE = "fleet"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(",".join(a.keys), f"act('{a.name}')", a.title, show=False, id=a.name)
-        for a in ACTIONS
-    ]
-    BINDINGS += [
+        *(Binding(key, f"key('{key}')", show=False) for key in by_key()),
         Binding("escape", "let_go", "back", show=False),
         *(Binding(str(n), f"choose_gpu({n})", "focus GPU", show=False) for n in range(10)),
     ]
@@ -450,6 +447,12 @@ class StokerApp(App[None], inherit_bindings=False):
         self.say(f"theme: {self.theme}")
 
     # --- actions ---
+
+    async def action_key(self, key: str) -> None:
+        """Do what a key means on the screen in front."""
+        meant = by_key()[key]
+        here = [a for a in meant if not a.screens or self.current_mode in a.screens]
+        await self.action_act((here or meant)[0].name)
 
     async def action_act(self, name: str) -> None:
         """Do an action of the registry: the screen in front first, then the app."""

@@ -62,7 +62,7 @@ async def do(app: StokerApp, action: Action) -> None:
         case "restart":
             from console.screens.restart import RestartScreen
 
-            await app.push_screen(RestartScreen(app.focus_gpu))
+            await app.push_screen(RestartScreen(app.front))
         case "deploy":
             await ask_deploy(app)
         case "run.go":

@@ -15,11 +15,21 @@ from typing import TypeAlias
 
 from console import model
 from console.feed import Connect, Feed, FeedError
+from console.flags import Book
 from console.lookback import Lookback
 from console.model import Link, State
 from console.prefs import Seen
 from console.replay import ReplayFeed
-from remote.protocol import Events, Message, Request, Result, Subscribe
+from remote.protocol import (
+    Events,
+    FlagCatalogue,
+    FlagValue,
+    Message,
+    ReadFlags,
+    Request,
+    Result,
+    Subscribe,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,9 @@ class Source:
     connect: Connect
     read_only: bool = False
 
+
+BOOK_S = 180.0
+"""For so long SGLang's parser may take to tell its flags."""
 
 Heard: TypeAlias = Callable[["Watch", Message], None]
 Linked: TypeAlias = Callable[["Watch", str], None]
@@ -60,7 +73,12 @@ class Watch:
         """Whether the past is still to be fetched, once somebody looks."""
         self.focus_gpu: int | None = None
         self.hidden_swap: int | None = None
+        self.book = Book()
+        """The flags of the SGLang there."""
+        self.draft: dict[str, FlagValue | None] = {}
+        """Flags that were edited for the whole fleet and not restarted with yet."""
         self.feed: Feed | None = None
+        self._book_due = True
         self._connect = source.connect
         self._heard = heard
         self._linked = linked
@@ -108,6 +126,7 @@ class Watch:
 
     def _link(self, link: Link) -> None:
         before = self.state.link.state
+        self._book_due = self._book_due or link.state != "connected"  # it may be another SGLang
         if not link.since:
             link = replace(link, since=time.time())
         self.state = model.reduce(self.state, link, time.time())
@@ -127,6 +146,20 @@ class Watch:
             return await self.call(request)
         except FeedError:
             return None
+
+    async def load_book(self) -> None:
+        """Read the flags of the SGLang there, once in a link's life; what cannot be read leaves
+        those that were known."""
+        if not self._book_due or self.replay is not None:
+            return
+        self._book_due = False
+        try:
+            found = await self.call(ReadFlags(), BOOK_S)
+        except FeedError:
+            self._book_due = True
+            return
+        if isinstance(found, FlagCatalogue) and found.flags:
+            self.book = Book(found)
 
     async def subscribe(self, wanted: Subscribe) -> None:
         """What is to be pushed from now on; remembered where there is no link."""

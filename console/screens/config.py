@@ -1,192 +1,324 @@
-"""Flags that run now, and every epoch with what it gave."""
+"""Starting points (epochs with what they gave, stoker.toml, recipes) and every flag of SGLang."""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widgets import Input
 
+from console import flags as flag_rules
 from console import model
+from console.presets import Start, starts
 from console.screens.base import StokerScreen, set_height
 from console.text import UNKNOWN, duration, moment, number, percent, visible
+from console.widgets.flag_table import FlagTable
 from console.widgets.paint import Line, Painted, Part, clip, cut, pad, spread
+from remote.protocol import Epoch, FlagValue
 
 if TYPE_CHECKING:
     from console.app import StokerApp
 
+_HEAD = (
+    ("epoch", 6),
+    ("since", 12),
+    ("tok/s/GPU", 11),
+    ("slots", 7),
+    ("mamba", 7),
+    ("kv", 6),
+    ("busy", 8),
+)
+_WIDE = 1 + sum(wide for _, wide in _HEAD) + 1
 
-def epoch_lines(
-    state: model.State, now: float, width: int, height: int, chosen: int = 0
-) -> list[Line]:
-    """The epoch table, newest first, the best one and the chosen row marked."""
+
+def epoch_line(state: model.State, epoch: Epoch, chosen: bool, now: float, width: int) -> Line:
+    """One epoch: what it gave, and what was changed for it."""
     best = model.winner(state.epochs)
-    head: list[Part] = [
-        (pad(word, wide, ">"), "dim")
-        for word, wide in (
-            ("epoch", 6),
-            ("since", 12),
-            ("tok/s/GPU", 11),
-            ("slots", 7),
-            ("mamba", 7),
-            ("kv", 6),
-            ("busy", 8),
-        )
+    ids = [e.id for e in state.epochs]
+    index = ids.index(epoch.id)
+    changes = model.flag_changes(state.epochs[index - 1].flags, epoch.flags) if index else []
+    newest = index == len(ids) - 1
+    star = best is not None and best.id == epoch.id
+    line: list[Part] = [
+        ("▸" if chosen else " ", "bold accent"),
+        (pad(f"{epoch.id}", 5, ">"), "bold strong" if newest else "text"),
+        (pad(moment(epoch.since, now), 12, ">"), "text"),
+        (pad(number(epoch.tok_s_per_gpu), 11, ">"), "bold good" if star else "text"),
+        (pad(number(epoch.max_running), 7, ">"), "text"),
+        (pad(percent(epoch.mamba_usage), 7, ">"), "text"),
+        (pad(percent(epoch.kv_usage), 6, ">"), "text"),
+        (pad(duration(epoch.seconds) if epoch.seconds else UNKNOWN, 8, ">"), "dim"),
+        ("  ", "text"),
     ]
-    head.append(("  what was changed", "dim"))
-    lines: list[Line] = [clip(head, width)]
-    epochs = list(state.epochs)
-    for index in range(len(epochs) - 1, -1, -1):
-        epoch = epochs[index]
-        before = epochs[index - 1].flags if index else {}
-        changes = model.flag_changes(before, epoch.flags) if index else []
-        newest = index == len(epochs) - 1
-        star = best is not None and best.id == epoch.id
-        mark = "▸" if len(epochs) - 1 - index == chosen else " "
-        line: list[Part] = [
-            (mark, "bold accent"),
-            (pad(f"{epoch.id}", 5, ">"), "bold strong" if newest else "text"),
-            (pad(moment(epoch.since, now), 12, ">"), "text"),
-            (pad(number(epoch.tok_s_per_gpu), 11, ">"), "bold good" if star else "text"),
-            (pad(number(epoch.max_running), 7, ">"), "text"),
-            (pad(percent(epoch.mamba_usage), 7, ">"), "text"),
-            (pad(percent(epoch.kv_usage), 6, ">"), "text"),
-            (pad(duration(epoch.seconds) if epoch.seconds else UNKNOWN, 8, ">"), "dim"),
-            ("  ", "text"),
-        ]
-        words = "; ".join(c.text for c in changes) if changes else (epoch.why or "first flags")
-        who = f"  {visible(epoch.who)}" if epoch.who else ""
-        line.append((visible(words), "text"))
-        line.append((who, "dim"))
-        if star:
-            line.append(("  best", "bold good"))
-        if newest:
-            line.append(("  runs now", "accent"))
-        lines.append(clip(line, width))
-    if not epochs:
-        lines.append([("no epoch yet: servers have not been started here", "dim")])
-    first = top_row(len(epochs), height, chosen)
-    return [lines[0], *lines[1 + first :]][:height]
+    if star:
+        line.append(("best  ", "bold good"))
+    if newest:
+        line.append(("runs now  ", "accent"))
+    words = "; ".join(c.text for c in changes) if changes else (epoch.why or "first flags")
+    line.append((visible(words), "text"))
+    line.append((f"  {visible(epoch.who)}" if epoch.who else "", "dim"))
+    return clip(line, width)
 
 
-def top_row(epochs: int, height: int, chosen: int) -> int:
-    """The first row shown of a table with its heading in so many lines, the chosen one in sight."""
-    return max(0, min(chosen - (height - 3), epochs + 1 - height))
+def start_line(start: Start, chosen: bool, width: int) -> Line:
+    """A starting point that is no epoch: its name, what it is for, what it changes."""
+    changes = "; ".join(
+        f"{name} {'taken out' if value is None else model.flag_text(value)}"
+        for name, value in start.edits.items()
+    )
+    line: list[Part] = [
+        ("▸" if chosen else " ", "bold accent"),
+        (" ", "text"),
+        (pad(start.name, 18), "text"),
+        (f"{start.text}  ", "dim"),
+        (visible(changes or "runs now"), "text" if changes else "accent"),
+    ]
+    return clip(line, width)
 
 
-def flag_lines(state: model.State, width: int, height: int) -> list[Line]:
-    """What runs now, flag by flag, and which GPUs differ from it."""
-    common = model.current_flags(state)
-    wanted = state.target.fleet.flags if state.target is not None else {}
-    lines: list[Line] = []
-    wide = max((len(n) for n in {*common, *wanted}), default=10) + 2
-    for name in sorted({*common, *wanted}):
-        value = common.get(name)
-        line: list[Part] = [
-            (pad(visible(name), wide), "text"),
-            (visible(model.flag_text(value)), "bold strong"),
-        ]
-        others = [
-            f"GPU {gpu}: {model.flag_text(info.flags.get(name))}"
-            for gpu, info in sorted(state.infos.items())
-            if info.flags and model.flag_text(info.flags.get(name)) != model.flag_text(value)
-        ]
-        if others:
-            line.append((f"  {visible(', '.join(others[:3]))}", "warn"))
-        if name in wanted and model.flag_text(wanted[name]) != model.flag_text(value):
-            line.append((f"  stoker.toml: {visible(model.flag_text(wanted[name]))}", "dim"))
-        lines.append(clip(line, width))
-    if not lines:
-        lines = [[("no flags known yet", "dim")]]
-    if len(lines) > height:
-        lines = [*lines[: height - 1], [(f"and {len(lines) - height + 1} more", "dim")]]
-    return lines
-
-
-class Epochs(Painted):
-    """The epoch table."""
+class Starts(Painted):
+    """The table of starting points, the best epoch and the chosen row marked."""
 
     app: StokerApp
     chosen = 0
-    """Rows from the newest."""
+    focused_here = True
+
+    @property
+    def found(self) -> list[Start]:
+        """The rows."""
+        return starts(self.app.state, self.app.front.book)
+
+    def top_row(self, count: int, height: int) -> int:
+        """The first row shown, the chosen one in sight."""
+        return max(0, min(self.chosen - (height - 3), count + 1 - height))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        return epoch_lines(self.app.state, self.app.now(), width, height, self.chosen)
+        state, now = self.app.state, self.app.now()
+        found = self.found
+        self.chosen = max(0, min(self.chosen, len(found) - 1))
+        head: list[Part] = [(pad(word, wide, ">"), "dim") for word, wide in _HEAD]
+        head.append(("  what was changed", "dim"))
+        lines: list[Line] = [clip(head, width)]
+        if not state.epochs:
+            lines = [[("no epoch yet: servers have not been started here", "dim")]]
+        for index, start in enumerate(found):
+            marked = self.focused_here and index == self.chosen
+            if start.epoch is not None:
+                lines.append(epoch_line(state, start.epoch, marked, now, width))
+            else:
+                lines.append(start_line(start, marked, width))
+        first = self.top_row(len(found), height)
+        return [lines[0], *lines[1 + first :]][:height]
 
-    def on_click(self, event: events.Click) -> None:
-        """Choose a row."""
-        count = len(self.app.state.epochs)
-        row = event.y - 1 + top_row(count, self.size.height, self.chosen)
+    async def on_click(self, event: events.Click) -> None:
+        """Choose a row; twice takes it."""
+        count = len(self.found)
+        row = event.y - 1 + self.top_row(count, self.size.height)
         if event.y > 0 and row < count:
             self.chosen = row
             self.show()
+            if event.chain > 1:
+                await self.app.action_act("config.take")
 
 
-class FlagsNow(Painted):
-    """The flags that run."""
+class FlagTitle(Painted):
+    """Whose flags these are, how many were edited, and what the servers differ in."""
 
     app: StokerApp
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        state = self.app.state
-        info = next(iter(state.infos.values()), None)
-        version = f"SGLang {info.sglang}" if info is not None and info.sglang else ""
-        model_name = state.target.fleet.model if state.target is not None else ""
-        if model_name.startswith("/"):
-            model_name = PurePosixPath(model_name).name  # a folder's name says enough
-        title = spread(
-            [("Flags", "bold text"), (f"  {visible(cut(model_name, 60))}", "dim")],
-            [(version, "dim")],
-            width,
+        front = self.app.front
+        state = front.state
+        name = state.target.fleet.model if state.target is not None else ""
+        name = name.rstrip("/").rpartition("/")[2] if name.startswith("/") else name
+        edits = len(front.draft)
+        left: list[Part] = [("Flags", "bold text"), (f"  {visible(cut(name, 40))}", "dim")]
+        if edits:
+            left.append((f"  {edits} edited: r restarts with them", "bold warn"))
+        lines: list[Line] = [spread(left, [(front.book.title, "dim")], width)]
+        if odd := odd_lines(state):
+            lines.append(clip([("▲ ", "warn"), (visible("; ".join(odd)), "warn")], width))
+        return lines[:height]
+
+
+def odd_lines(state: model.State) -> list[str]:
+    """Servers that run other flags than the rest."""
+    common = model.current_flags(state)
+    found: list[str] = []
+    for gpu, info in sorted(state.infos.items()):
+        changes = model.flag_changes(common, info.flags) if info.flags else []
+        if changes:
+            words = ", ".join(f"{c.name} {model.flag_text(c.after)}" for c in changes[:3])
+            found.append(f"GPU {gpu} runs {words}")
+    return found
+
+
+class SearchLine(Input):
+    """Words of a flag's name or help."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            id="search",
+            classes="line-input",
+            placeholder="words of the flag's name or help",
+            max_length=200,
         )
-        return [title, *flag_lines(state, width, height - 1)]
+        self.display = False
 
 
 class ConfigScreen(StokerScreen):
-    """Epochs above, flags below; `r` changes them, enter goes back to an epoch's."""
+    """Starting points above, flags below; enter takes one up into the restart dialog."""
 
     SCREEN = "config"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", show=False),
         Binding("down,j", "choose(1)", show=False),
+        Binding("pageup", "choose(-10)", show=False),
+        Binding("pagedown", "choose(10)", show=False),
+        Binding("home", "choose(-10000)", show=False),
+        Binding("end", "choose(10000)", show=False),
+        Binding("tab", "app.act('config.table')", show=False),
     ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_flags = False
+        """Whether the flags have the cursor; else the starting points."""
 
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
-        yield Epochs()
-        yield FlagsNow()
+        yield Starts()
+        yield FlagTitle()
+        yield FlagTable(id="flags")
+        yield SearchLine()
+
+    def on_mount(self) -> None:
+        """Ask for the flags of the SGLang there."""
+        self.app.spawn(self._read_flags())
+
+    async def _read_flags(self) -> None:
+        await self.app.front.load_book()
+        if self.is_attached:
+            self.show()
+
+    def on_screen_resume(self) -> None:
+        """See :class:`StokerScreen`."""
+        super().on_screen_resume()
+        self.app.spawn(self._read_flags())
 
     def action_choose(self, by: int) -> None:
-        """Another row."""
-        table = self.query_one(Epochs)
-        table.chosen = max(0, min(len(self.app.state.epochs) - 1, table.chosen + by))
-        table.show()
+        """Another row of the table with the cursor."""
+        if self.in_flags:
+            self.query_one(FlagTable).move(by)
+        else:
+            table = self.query_one(Starts)
+            table.chosen = max(0, min(len(table.found) - 1, table.chosen + by))
+            table.show()
 
     async def act(self, name: str) -> bool:
         """See :class:`StokerScreen`."""
-        if name != "config.take":
-            return False
+        match name:
+            case "config.take":
+                await (self.edit_flag() if self.in_flags else self.take_start())
+            case "config.table":
+                self.turn_to(flags=not self.in_flags)
+            case "config.drop":
+                self.drop()
+            case "filter":
+                line = self.query_one(SearchLine)
+                line.display = True
+                self.turn_to(flags=True)
+                self.call_after_refresh(line.focus)  # the key itself must not be typed
+            case _:
+                return False
+        return True
+
+    def turn_to(self, *, flags: bool) -> None:
+        """Give the cursor to one of the tables."""
+        self.in_flags = flags
+        self.show()
+
+    async def take_start(self) -> None:
+        """The chosen starting point, as edits in the restart dialog."""
+        table = self.query_one(Starts)
+        found = table.found
+        if not 0 <= table.chosen < len(found):
+            return
+        if not found[table.chosen].edits:
+            self.app.say("these flags run already")
+            return
+        await self._open(dict(found[table.chosen].edits))
+
+    async def edit_flag(self) -> None:
+        """The chosen flag, to be typed in the restart dialog."""
+        front = self.app.front
+        row = self.query_one(FlagTable).chosen
+        if row is None:
+            return
+        after = flag_rules.apply(model.current_flags(front.state), front.draft)
+        await self._open(None, flag_rules.typed(row.name, after, front.book))
+
+    async def _open(self, edits: dict[str, FlagValue | None] | None, typing: str = "") -> None:
         from console.screens.restart import RestartScreen
 
-        epochs = self.app.state.epochs
-        index = len(epochs) - 1 - self.query_one(Epochs).chosen
-        if not 0 <= index < len(epochs):
-            return True
-        changes = model.flag_changes(model.current_flags(self.app.state), epochs[index].flags)
-        if not changes:
-            self.app.say("these flags run already")
-            return True
-        edits = {c.name: None if c.after is False else c.after for c in changes}
-        await self.app.push_screen(RestartScreen(None, edits))
+        self.app.focus_gpu = None  # starting points are those of the fleet
+        await self.app.push_screen(RestartScreen(self.app.front, edits=edits, typing=typing))
+
+    def drop(self) -> None:
+        """Forget the edit of the chosen flag, or all of them from the other table."""
+        draft = self.app.front.draft
+        row = self.query_one(FlagTable).chosen if self.in_flags else None
+        if row is not None and row.name in draft:
+            del draft[row.name]
+        elif row is None or not draft:
+            self.app.say(f"{len(draft)} edits dropped" if draft else "nothing is edited")
+            draft.clear()
+        else:
+            self.app.say(f"{row.name} is not edited; from the other table all edits are dropped")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The list follows what is typed."""
+        event.stop()
+        self.query_one(FlagTable).cursor = 0
+        self.show()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep it, back to the list."""
+        event.stop()
+        event.input.display = bool(event.value)
+        self.set_focus(None)
+        self.show()
+
+    def back(self) -> bool:
+        """Escape: the search first."""
+        line = self.query_one(SearchLine)
+        if not line.display:
+            return False
+        line.value = ""
+        line.display = False
+        self.set_focus(None)
+        self.show()
         return True
 
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""
-        room = max(4, self.rows - 2)
-        epochs = min(room // 2, len(self.app.state.epochs) + 2)
-        set_height(self.query_one(Epochs), max(3, epochs))
-        set_height(self.query_one(FlagsNow), room - max(3, epochs))
+        front = self.app.front
+        line, table, points = (
+            self.query_one(SearchLine),
+            self.query_one(FlagTable),
+            self.query_one(Starts),
+        )
+        points.focused_here, table.focused_here = not self.in_flags, self.in_flags
+        before = model.current_flags(front.state)
+        table.rows = flag_rules.rows(front.book, before, front.draft, line.value)
+        table.empty = "no flag has that in its name or help"
+        room = max(6, self.rows - 2 - (1 if line.display else 0))
+        title = 2 if odd_lines(front.state) else 1
+        above = max(3, min(room // 2, len(points.found) + 2))
+        set_height(points, above)
+        set_height(self.query_one(FlagTitle), title)
+        set_height(table, max(1, room - above - title))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
@@ -16,28 +16,29 @@ from console import flags as flag_rules
 from console import model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import FeedError
-from console.text import number, visible
-from console.widgets.paint import Line, Painted, Part, clip, pad, spread
+from console.text import visible
+from console.watch import Watch
+from console.widgets.flag_table import FlagTable
+from console.widgets.paint import Line, Tall
+from console.widgets.plan import (
+    STRATEGIES,
+    Field,
+    How,
+    change_lines,
+    entry,
+    how_lines,
+    predicted_lines,
+)
 from remote.protocol import Flags, FlagValue, Plan, Restart
 
 if TYPE_CHECKING:
     from console.app import StokerApp
 
-Strategy: TypeAlias = Literal["rolling", "all", "canary"]
-STRATEGIES: tuple[Strategy, ...] = ("rolling", "all", "canary")
-_HOW = {
-    "rolling": "one server after the other; the rest go on generating",
-    "canary": "one GPU first; the rest follow unless it does worse (K keeps now, B takes back)",
-    "all": "all at once; nothing generates until they are ready again",
-}
+BRIEF_BELOW = 34
+"""Terminal rows under which only the chosen way's cost is shown, not each one's."""
 
-
-def _entry(label: str, text: str, style: str, width: int) -> list[Line]:
-    """A text wrapped beside its label."""
-    rows = textwrap.wrap(text, max(20, width - 18))
-    return [
-        [(pad("" if index else label, 18), "dim"), (row, style)] for index, row in enumerate(rows)
-    ]
+PLAN_S = 120.0
+"""For so long a plan may take: the agent asks SGLang's parser for the flags first."""
 
 
 class _Flags(Suggester):
@@ -46,60 +47,14 @@ class _Flags(Suggester):
         self._dialog = dialog
 
     async def get_suggestion(self, value: str) -> str | None:
-        if self._dialog.step == "plan":
+        dialog = self._dialog
+        if dialog.step == "plan":
             return None  # what is typed there is the word
-        return flag_rules.complete(value, self._dialog.after)
+        return flag_rules.complete(value, dialog.after, dialog.target.book)
 
 
-class FlagTable(Painted):
-    """Every flag that is set, edited ones first to the eye; a cursor chooses one to edit."""
-
-    def __init__(self, dialog: RestartScreen) -> None:
-        super().__init__(id="flags")
-        self.dialog = dialog
-        self.cursor = 0
-
-    @property
-    def names(self) -> list[str]:
-        """The rows."""
-        return sorted({*self.dialog.before, *self.dialog.edits})
-
-    def paint(self, width: int, height: int) -> list[Line]:
-        """See :class:`Painted`."""
-        names = self.names
-        if not names:
-            return [[("no flag is set: SGLang's own defaults", "dim")]]
-        self.cursor = max(0, min(self.cursor, len(names) - 1))
-        first = max(0, min(self.cursor - height // 2, len(names) - height))
-        wide = min(34, max(map(len, names)) + 2)
-        lines: list[Line] = []
-        for index, name in enumerate(names[first : first + height], first):
-            old = self.dialog.before.get(name)
-            edited = name in self.dialog.edits
-            new = self.dialog.edits[name] if edited else old
-            chosen = index == self.cursor
-            line: list[Part] = [
-                ("▸ " if chosen else "  ", "bold accent"),
-                (pad(visible(name), wide), "bold text" if edited else "text"),
-            ]
-            if edited and old != new:
-                line += [
-                    (f"{visible(model.flag_text(old))} ", "dim"),
-                    ("→ ", "accent"),
-                    (visible(model.flag_text(new)), "bold warn" if new is not None else "bold bad"),
-                ]
-                if new is None:
-                    line.append((" taken out", "bad"))
-            else:
-                line.append((visible(model.flag_text(old)), "text"))
-            known = flag_rules.KNOWN.get(name)
-            help_: list[Part] = [(known.help, "dim")] if known is not None and width > 84 else []
-            lines.append(spread(line, help_, width))
-        return lines
-
-
-class PlanText(Painted):
-    """The difference, what it is predicted to bring, what it costs, and how."""
+class PlanText(Tall):
+    """The difference, what it is predicted to bring, what each way costs."""
 
     def __init__(self, dialog: RestartScreen) -> None:
         super().__init__(id="plan")
@@ -111,37 +66,60 @@ class PlanText(Painted):
 
 
 class RestartScreen(ModalScreen[None]):
-    """Two steps: edit, then plan and confirm."""
+    """Two steps: edit, then plan and confirm.
+
+    ``edits`` are flags already edited, ``typing`` what stands in the line at first.
+    """
 
     app: StokerApp
 
-    def __init__(self, gpu: int | None, edits: dict[str, FlagValue | None] | None = None) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        edits: dict[str, FlagValue | None] | None = None,
+        typing: str = "",
+    ) -> None:
         super().__init__()
-        self.gpu = gpu
-        self.edits: dict[str, FlagValue | None] = dict(edits or {})
+        self.target = watch
+        self.gpu = watch.focus_gpu
+        self.edits: dict[str, FlagValue | None] = dict(watch.draft if edits is None else edits)
         self.before: Flags = {}
         self.step: Literal["edit", "plan"] = "edit"
-        self.strategy: Strategy = "rolling"
-        self.plan: Plan | None = None
+        self.how = How()
+        self.field: Field = "strategy"
+        self.plans: dict[str, Plan] = {}
+        """What the agent said of each strategy."""
         self.problem = ""
+        self._typing = typing
         self._doubted = ""
+        self._asked = 0
 
     # --- parts ---
 
     def compose(self) -> ComposeResult:
         """See :class:`ModalScreen`."""
-        with Vertical(classes="dialog"):
-            yield FlagTable(self)
-            yield PlanText(self)
-            yield Input(id="edit", suggester=_Flags(self), placeholder="flag=value")
+        with Vertical(classes="dialog wide"):
+            yield FlagTable(id="flags")
+            with VerticalScroll(id="plan-box", can_focus=False):
+                yield PlanText(self)
+            yield Input(self._typing, id="edit", suggester=_Flags(self), select_on_focus=False)
             yield Static("", id="said", markup=False, classes="bad")
             yield Static("", id="keys", markup=False, classes="hint")
 
     def on_mount(self) -> None:
         """Start from what runs now."""
-        self.before = model.current_flags(self.app.state, self.gpu)
-        self.query_one(Input).focus()
+        self.before = model.current_flags(self.target.state, self.gpu)
+        line = self.query_one(Input)
+        line.focus()
+        line.cursor_position = len(line.value)
         self.refit()
+        self.app.spawn(self._read_flags())
+
+    async def _read_flags(self) -> None:
+        await self.target.load_book()
+        if self.is_attached:
+            self.refit()
 
     @property
     def after(self) -> Flags:
@@ -156,46 +134,66 @@ class RestartScreen(ModalScreen[None]):
     @property
     def scope(self) -> list[int]:
         """The same, as numbers."""
-        return self.gpus or self.app.state.numbers
+        return self.gpus or self.target.state.numbers
 
     @property
     def asks_word(self) -> bool:
         """Whether a word has to be typed."""
-        numbers = self.app.state.numbers
+        numbers = self.target.state.numbers
         return danger(BY_NAME["restart"], len(self.scope), len(numbers)) == "word"
 
     def refit(self) -> None:
         """Everything as the step wants it."""
         box = self.query_one(".dialog")
         where = f"GPU {self.gpu}" if self.gpu is not None else f"all {len(self.scope)} servers"
-        changes = len(model.flag_changes(self.before, self.after))
-        entry = self.query_one("#edit", Input)
-        table, plan = self.query_one(FlagTable), self.query_one(PlanText)
+        line = self.query_one("#edit", Input)
+        table, plan = self.query_one(FlagTable), self.query_one("#plan-box")
         editing = self.step == "edit"
         table.display, plan.display = editing, not editing
-        most = max(4, self.app.size.height - 10)
-        table.styles.height = max(1, min(most, len(table.names)))
-        plan.styles.height = max(1, min(most, len(self.plan_lines(plan.size.width or 96))))
-        box.border_title = f"Restart {where} of {self.app.target_name}"
+        box.border_title = f"Restart {where} of {self.target.name}"
         box.set_class(not editing, "danger")
+        most = max(4, self.app.size.height - 9)
         if editing:
+            self._list_flags()
+            table.styles.height = max(1, min(most, len(table.rows) + 3))
+            changes = len(model.flag_changes(self.before, self.after))
             box.border_subtitle = f"{changes} changed" if changes else "nothing changed yet"
-            entry.display = True
-            entry.placeholder = "flag=value   (-flag takes one out)"
+            line.display = True
+            line.placeholder = "flag=value   (-flag takes one out; words search all flags)"
             self.say_keys(
-                "→ completes   ↑↓ choose   enter edits; on an empty line: the plan   esc leaves"
+                "tab completes   ↑↓ choose   enter edits; on an empty line: the plan   esc leaves"
             )
         else:
+            rows = len(self.plan_lines(max(40, self.app.size.width - 8)))
+            plan.styles.height = max(1, min(most, rows))
             box.border_subtitle = "nothing has been done yet"
-            entry.display = self.asks_word
-            entry.placeholder = "restart"
+            line.display = self.asks_word
+            line.placeholder = "restart"
             how = "type restart, then enter" if self.asks_word else "y restarts"
-            self.say_keys(f"{how}   tab how   ↑ back to the flags   esc leaves")
+            self.say_keys(f"{how}   ↑↓ choose   tab turns   esc back to the flags")
         said = self.query_one("#said", Static)
         said.update(self.problem)
         said.display = bool(self.problem)
         table.show()
-        plan.show()
+        text = self.query_one(PlanText)
+        text.refresh(layout=True)
+        text.show()
+
+    def _list_flags(self) -> None:
+        """Those that are set, or those that what is typed means."""
+        table = self.query_one(FlagTable)
+        typed = self.query_one("#edit", Input).value.lstrip("-")
+        search = typed.partition("=")[0].strip()
+        chosen = table.chosen
+        table.rows = flag_rules.rows(
+            self.target.book, self.before, self.edits, search, every=bool(search)
+        )
+        if chosen is not None and not search:
+            table.choose(chosen.name)
+        elif search:
+            table.cursor = 0
+            table.choose(flag_rules.plain(search))
+        table.empty = f"no flag has {search!r} in its name or help" if search else FlagTable.empty
 
     def say_keys(self, text: str) -> None:
         """The line of keys."""
@@ -203,64 +201,56 @@ class RestartScreen(ModalScreen[None]):
 
     def plan_lines(self, width: int) -> list[Line]:
         """What is about to be done."""
-        state = self.app.state
-        changes = model.flag_changes(self.before, self.after)
-        lines: list[Line] = []
-        if not changes:
-            lines.append([("No flag changes: a plain restart.", "text")])
-        wide = max((len(c.name) for c in changes), default=0) + 2
-        lines += [
-            [
-                (pad(visible(change.name), wide), "bold text"),
-                (f"{visible(model.flag_text(change.before))} ", "dim"),
-                ("→ ", "accent"),
-                (visible(model.flag_text(change.after)), "bold warn"),
+        state, app = self.target.state, self.app
+        brief = app.size.height < BRIEF_BELOW
+        plan = self.plans.get(self.how.strategy)
+        gap: list[Line] = [] if brief else [[]]
+        lines = change_lines(model.flag_changes(self.before, self.after), width)
+        lines += predicted_lines(state, plan, self.scope, width)
+        lines += gap
+        lines += how_lines(self.how, self.field, self.plans, len(self.scope), width, brief=brief)
+        for warning in plan.warnings if plan is not None else ():
+            rows = textwrap.wrap(visible(warning), max(20, width - 2))
+            lines += [
+                [("  " if index else "▲ ", "warn"), (r, "warn")] for index, r in enumerate(rows)
             ]
-            for change in changes
-        ]
-        lines.append([("", "text")])
-        slots = sorted(
-            {i.max_running for g, i in state.infos.items() if g in self.scope and i.max_running}
-        )
-        now = "–".join(str(s) for s in (slots[:1] + slots[-1:] if len(slots) > 1 else slots)) or "?"
-        plan = self.plan
-        if plan is not None and plan.predicted_max_running is not None:
-            new = plan.predicted_max_running
-            gain = f"  ×{new / slots[-1]:.2f}" if slots else ""
-            better = bool(slots) and new > slots[-1]
-            lines.append(
-                [
-                    (pad("slots a server", 18), "dim"),
-                    (f"{now} → ", "dim"),
-                    (f"{number(new)} predicted", "bold good" if better else "bold text"),
-                    (gain, "good" if better else "dim"),
-                ]
-            )
-        how: list[Part] = [(pad("how", 18), "dim")]
-        for strategy in STRATEGIES:
-            chosen = strategy == self.strategy
-            how.append((f" {strategy} ", "reverse accent bold" if chosen else "dim"))
-        lines.append(clip(how, width))
-        lines += _entry("", _HOW[self.strategy], "text", width)
-        lines += _entry(
-            "meanwhile", model.swap_cost(state, self.scope, self.strategy), "text", width
-        )
-        if plan is not None:
-            lines += _entry("cost", visible("; ".join(plan.costs)), "text", width)
-            for warning in plan.warnings:
-                lines.append(clip([("▲ ", "warn"), (visible(warning), "warn")], width))
-        line = command_line(
+        done = state.progress.completed if state.progress is not None else 0
+        if done and not brief:
+            lines += entry("stays", f"the {done:,} finished prompts", "text", width)
+        lines += gap
+        return [*lines, *entry("from a shell", self.shell_line(), "dim", width)]
+
+    def shell_line(self) -> str:
+        """The command line that does the same."""
+        request = self.request(dry_run=False)
+        return command_line(
             BY_NAME["restart"],
-            self.app.target_name,
+            self.target.name,
             gpus=self.gpus,
-            set_flags={n: v for n, v in self.edits.items() if v is not None},
-            unset_flags=[n for n, v in self.edits.items() if v is None],
-            strategy=self.strategy,
+            set_flags=request.set_flags if request is not None else {},
+            unset_flags=request.unset_flags if request is not None else (),
+            more=self.options(),
         )
-        lines.append([("", "text")])
-        return [*lines, *_entry("from a shell", line, "dim", width)]
+
+    def options(self) -> list[str]:
+        """The way of the restart as options of the command line."""
+        how = self.how
+        words = ["--strategy", how.strategy] if len(self.scope) > 1 else []
+        words += ["--in-flight", how.in_flight]
+        if how.at_once > 1 and "at_once" in how.fields(len(self.scope)):
+            words += ["--at-once", str(how.at_once)]
+        if how.within is not None:
+            words += ["--confirm-within", f"{how.within:g}"]
+        return words
 
     # --- editing ---
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The list follows what is typed."""
+        event.stop()
+        if self.step == "edit" and self.is_attached:
+            self.problem = ""
+            self.refit()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take an edit in, or go on."""
@@ -274,12 +264,11 @@ class RestartScreen(ModalScreen[None]):
                 self.problem = f"that was not {BY_NAME['restart'].word!r}; nothing was done"
                 self.refit()
             return
-        table = self.query_one(FlagTable)
         if not text:
             self.app.spawn(self.ask_plan())
             return
         try:
-            edit = flag_rules.parse(text, {**self.before, **self.after})
+            edit = flag_rules.parse(text, {**self.before, **self.after}, self.target.book)
         except flag_rules.FlagError as mistake:
             self.problem = str(mistake)
             self.refit()
@@ -290,129 +279,180 @@ class RestartScreen(ModalScreen[None]):
             self.refit()
             return
         self.problem = ""
-        if edit.value == self.before.get(edit.name) or (
-            edit.value is None and edit.name not in self.before
-        ):
+        if model.flag_text(edit.value) == model.flag_text(self.before.get(edit.name)):
             self.edits.pop(edit.name, None)
         else:
             self.edits[edit.name] = edit.value
-        event.input.value = ""
-        names = table.names
-        if edit.name in names:
-            table.cursor = names.index(edit.name)
+        self.plans.clear()
+        with self.prevent(Input.Changed):
+            event.input.value = ""
+        table = self.query_one(FlagTable)
+        self._list_flags()
+        table.choose(edit.name)
         self.refit()
 
     def on_key(self, event: events.Key) -> None:
         """The dialog's own keys."""
-        entry = self.query_one("#edit", Input)
-        table = self.query_one(FlagTable)
         key = event.key
         if key == "escape":
             event.stop()
             if self.step == "plan":
                 self.back_to_edit()
             else:
-                self.dismiss(None)
-        elif self.step == "plan":
-            if key == "tab":
-                event.stop()
-                event.prevent_default()
-                at = STRATEGIES.index(self.strategy)
-                self.strategy = STRATEGIES[(at + 1) % len(STRATEGIES)]
-                self.refit()
-                self.app.spawn(self.ask_plan())  # another way has other costs
-            elif key == "up":
-                event.stop()
-                self.back_to_edit()
-            elif key == "y" and not self.asks_word:
-                event.stop()
-                self.go()
-        elif key in ("up", "down"):
-            event.stop()
-            names = table.names
-            if names:
-                by = 1 if key == "down" else -1
-                table.cursor = max(0, min(len(names) - 1, table.cursor + by))
-                table.show()
-                name = names[table.cursor]
-                value = model.flag_text(self.after.get(name))
-                entry.value = name if value in ("on", "–") else f"{name}={value}"
-                entry.cursor_position = len(entry.value)
-        elif key == "tab":
+                self.leave()
+            return
+        taken = self._plan_key(key) if self.step == "plan" else self._edit_key(key)
+        if taken:
             event.stop()
             event.prevent_default()
-            completed = flag_rules.complete(entry.value, self.after)
+
+    def _edit_key(self, key: str) -> bool:
+        table, line = self.query_one(FlagTable), self.query_one("#edit", Input)
+        if key in ("up", "down", "pageup", "pagedown"):
+            by = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10}[key]
+            table.move(by)
+            return True
+        if key == "tab":
+            row = table.chosen
+            completed = flag_rules.complete(line.value, self.after, self.target.book)
+            if "=" not in line.value and row is not None and (not completed or table.cursor):
+                completed = flag_rules.typed(row.name, self.after, self.target.book)
             if completed:
-                entry.value = completed
-                entry.cursor_position = len(completed)
+                line.value = completed
+                line.cursor_position = len(completed)
+            return True
+        return False
+
+    def _plan_key(self, key: str) -> bool:
+        servers = len(self.scope)
+        fields = self.how.fields(servers)
+        if key in ("up", "down"):
+            at = fields.index(self.field) + (1 if key == "down" else -1)
+            self.field = fields[at % len(fields)]
+            self.refit()
+            return True
+        turns = {"tab": 1, "shift+tab": -1}
+        if not self.asks_word:
+            turns |= {"right": 1, "left": -1}
+        if key in turns:
+            self.how = self.how.turned(self.field, turns[key], servers)
+            self.refit()
+            if self.field in ("strategy", "at_once"):
+                self.app.spawn(self.ask_costs())
+            return True
+        if key in ("pageup", "pagedown"):
+            box = self.query_one("#plan-box")
+            box.scroll_relative(y=-5 if key == "pageup" else 5, animate=False)
+            return True
+        if key == "y" and not self.asks_word:
+            self.go()
+            return True
+        return False
+
+    def leave(self) -> None:
+        """Out, nothing done; what was edited is kept for the next time."""
+        self.keep_draft()
+        self.dismiss(None)
+
+    def keep_draft(self) -> None:
+        """Edits of the whole fleet outlive the dialog."""
+        if self.gpu is None:
+            self.target.draft = dict(self.edits)
+            if self.edits:
+                self.app.say(f"{len(self.edits)} edits are kept: r goes on, Config drops them")
 
     def back_to_edit(self) -> None:
         """From the plan to the flags."""
         self.step = "edit"
         self.problem = ""
-        entry = self.query_one("#edit", Input)
-        entry.value = ""
+        line = self.query_one("#edit", Input)
+        with self.prevent(Input.Changed):
+            line.value = ""
         self.refit()
-        entry.focus()
+        line.focus()
 
     # --- plan and go ---
 
-    def request(self, *, dry_run: bool) -> Restart | None:
+    def request(self, *, dry_run: bool, how: How | None = None) -> Restart | None:
         """What is asked of the agent."""
-        spec = self.app.state.target
+        spec = self.target.state.target
         if spec is None:
             return None
+        how = how or self.how
         return Restart(
             spec=spec,
             set_flags={n: v for n, v in self.edits.items() if v is not None},
-            unset_flags=[n for n, v in self.edits.items() if v is None],
-            strategy=self.strategy,
+            unset_flags=[n for n, v in self.edits.items() if v is None and n in self.before],
+            strategy=how.strategy,
             gpus=self.gpus,
+            in_flight=how.in_flight,
+            at_once=how.at_once if how.strategy != "all" else 1,
+            confirm_within_min=how.within,
             dry_run=dry_run,
         )
 
     async def ask_plan(self) -> None:
-        """The plan from the agent, nothing done."""
-        request = self.request(dry_run=True)
-        if request is None:
-            self.problem = "nothing is known of the target yet"
-            self.refit()
-            return
-        step, refused = self.step, ""
-        if step == "edit":
-            self.say_keys("asking for the plan …")
-        try:
-            found = await self.app.ask_or_raise(request)
-        except FeedError as error:
-            refused = str(error)
-        if not self.is_attached or (step, request) != (self.step, self.request(dry_run=True)):
-            return  # left, or something else was chosen meanwhile
+        """The plan from the agent, nothing done; then what the other ways would cost."""
+        self.say_keys("asking for the plan …")
+        refused = await self._ask(self.how)
+        if not self.is_attached or self.step != "edit":
+            return  # left meanwhile
         self.problem = refused
         if not refused:
-            self.plan = found if isinstance(found, Plan) else None
-            if step == "edit":
-                self.to_plan()
+            self.step = "plan"
+            self.field = self.how.fields(len(self.scope))[0]
+            line = self.query_one("#edit", Input)
+            with self.prevent(Input.Changed):
+                line.value = ""
+            if self.asks_word:
+                line.focus()
+            else:
+                self.set_focus(None)
         self.refit()
+        if not refused:
+            await self.ask_costs()
 
-    def to_plan(self) -> None:
-        """From the flags to the plan."""
-        self.step = "plan"
-        entry = self.query_one("#edit", Input)
-        entry.value = ""
-        if self.asks_word:
-            entry.focus()
-        else:
-            self.set_focus(None)
+    async def ask_costs(self) -> None:
+        """What each strategy would cost, the chosen one first."""
+        self._asked += 1
+        mine = self._asked
+        order = sorted(STRATEGIES, key=lambda s: s != self.how.strategy)
+        for strategy in order if len(self.scope) > 1 else order[:1]:
+            how = How(strategy, self.how.in_flight, self.how.at_once, self.how.within)
+            refused = await self._ask(how)
+            if not self.is_attached or mine != self._asked:
+                return  # something else was chosen meanwhile
+            if strategy == self.how.strategy:
+                self.problem = refused
+            self.refit()
+
+    async def _ask(self, how: How) -> str:
+        """Ask for one plan; why it was refused, or nothing."""
+        request = self.request(dry_run=True, how=how)
+        if request is None:
+            return "nothing is known of the target yet"
+        try:
+            found = await self.target.call(request, PLAN_S)
+        except FeedError as error:
+            return str(error)
+        if isinstance(found, Plan) and request.set_flags == self._set_flags():
+            self.plans[how.strategy] = found
+        return ""
+
+    def _set_flags(self) -> Flags:
+        return {n: v for n, v in self.edits.items() if v is not None}
 
     def go(self) -> None:
         """Begin, and show it."""
         request = self.request(dry_run=False)
-        app = self.app
+        app, watch = self.app, self.target
+        watch.draft = {}
         self.dismiss(None)
         if request is not None:
-            app.spawn(self._send(app, request))
+            app.spawn(self._send(app, watch, request))
 
     @staticmethod
-    async def _send(app: StokerApp, request: Restart) -> None:
-        await app.send(request)
-        await app.go("fleet")
+    async def _send(app: StokerApp, watch: Watch, request: Restart) -> None:
+        await app.send(request, watch)
+        if app.front is watch:
+            await app.go("fleet")

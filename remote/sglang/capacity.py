@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remote.protocol import Flags
+from remote.protocol import Flags, Predicted
 from remote.sglang.catalogue import whole
 from remote.sglang.dialect import resolved_strategy
 from remote.sglang.startup import StartFacts
@@ -109,6 +109,12 @@ class Prediction:
     """GiB that remain for graphs and activations."""
     bound_by: str
     """``state slots``, ``KV tokens`` or ``max-running-requests``."""
+
+    def told(self) -> Predicted:
+        """The same for those who ask."""
+        return Predicted(
+            self.kv_tokens, self.max_mamba, round(self.pools, 2), round(self.left, 2), self.bound_by
+        )
 
 
 def known_model(name: str) -> tuple[Model, float] | None:

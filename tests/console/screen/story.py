@@ -18,6 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from console.feed import FeedError
+from console.lab.sim import flags as sim_flags
 from console.model import Link
 from remote.protocol import (
     READ_ONLY,
@@ -32,6 +33,9 @@ from remote.protocol import (
     Epoch,
     Event,
     Events,
+    FlagCatalogue,
+    FlagInfo,
+    FlagKind,
     Flags,
     FleetSpec,
     Get,
@@ -44,10 +48,12 @@ from remote.protocol import (
     Message,
     Mix,
     Plan,
+    Predicted,
     Progress,
     ReadAnswers,
     ReadBatches,
     ReadEvents,
+    ReadFlags,
     ReadHistory,
     ReadLog,
     ReadMix,
@@ -608,7 +614,7 @@ class Story:
         self.calls.append(request)
         if not self.connected:
             raise FeedError("not connected: no answer from 10.1.2.6")
-        if not isinstance(request, READ_ONLY):
+        if not isinstance(request, READ_ONLY) and not getattr(request, "dry_run", False):
             self.say("action", type(request).__name__.lower(), who="ops")
         match request:
             case Get():
@@ -643,6 +649,8 @@ class Story:
             case ReadLog(source=source, lines=lines):
                 server = self.servers[int(source[3:])]
                 return LogPart(source, 1, 0, 0, server.lines[-lines:])
+            case ReadFlags():
+                return catalogue()
             case Restart():
                 return self.restart(request)
             case Decide(keep=keep):
@@ -747,7 +755,19 @@ class Story:
             else []
         )
         slots = 72 if new.get("mamba-scheduler-strategy") == "no_buffer" else 37
-        return Plan(swap, diff, warnings, slots)
+        whole = request.strategy == "all"
+        together = len(gpus) if whole else request.at_once
+        span = 24 * -(-len(gpus) // together)
+        where = f"{together} of {len(gpus)} servers at a time for {span} s"
+        kept = "about 292 answers with 395,000 tokens are broken off and continued"
+        costs = [
+            f"{24 * len(gpus)} GPU-seconds without tokens, {where}",
+            f"continue: {kept}; nothing is thrown away",
+            "drain: waits up to 83 s a server; nothing is broken off",
+            "redo: about 292 answers are broken off, 395,000 tokens thrown away",
+        ]
+        predicted = Predicted(612_000, slots * 5, 57.3, 6.1, "state slots")
+        return Plan(swap, diff, warnings, slots, costs, predicted)
 
     def decide(self, keep: bool) -> Done:
         """Promote the canary, or put the old flags back at once."""
@@ -762,6 +782,29 @@ class Story:
         self.swap = replace(swap, state="rolled back", ended=self.now, text="taken back by ops")
         self.tell()
         return Done("the previous flags come back")
+
+
+def catalogue() -> FlagCatalogue:
+    """Every flag of SGLang 0.5.12, as an agent tells them: those of the lab's stand-in."""
+    kinds: dict[str, FlagKind] = {"int": "int", "float": "float", "json": "json", "human": "size"}
+    flags: list[FlagInfo] = []
+    for options, dest, kind, type_, nargs, choices, default in sim_flags.table("0.5.12"):
+        names = [option.removeprefix("--") for option in options if option.startswith("--")]
+        switch = kind in ("true", "boolean", "deprecated")
+        flags.append(
+            FlagInfo(
+                names[0],
+                "bool" if switch else kinds.get(type_, "str"),
+                False if switch else default,
+                choices,
+                sim_flags.HELP.get(dest, ""),
+                many=nargs in ("+", "*"),
+                optional=nargs == "?",
+                aliases=names[1:],
+                deprecated=kind == "deprecated",
+            )
+        )
+    return FlagCatalogue(flags, "0.5.12")
 
 
 def connect(**options: Any) -> Callable[..., Story]:

@@ -10,6 +10,7 @@ import pytest
 from console import flags
 from console.actions import ACTIONS, BY_NAME, command_line, danger, key_name
 from remote.protocol import READ_ONLY, TargetSpec
+from tests.console.screen.story import catalogue
 
 SPEC = TargetSpec(name="t", workspace="/w")
 FORBIDDEN = {"ctrl+b", "ctrl+a", "ctrl+s", "ctrl+q", "ctrl+z"}
@@ -56,7 +57,7 @@ def test_command_lines_are_quoted_words() -> None:
         gpus=[3],
         set_flags={"a": 0.9, "b": True, "l": ["x", "y z"]},
         unset_flags=["c"],
-        strategy="rolling",
+        more=["--strategy", "rolling"],
     )
     assert shlex.split(line) == [
         "stoker", "restart", "my target", "--set", "a=0.9", "--set", "b=true",
@@ -65,6 +66,7 @@ def test_command_lines_are_quoted_words() -> None:
     assert command_line(BY_NAME["logs"], "t") == ""
 
 
+BOOK = flags.Book(catalogue())
 CURRENT = {"mem-fraction-static": 0.85, "enable-metrics": True}
 
 
@@ -85,7 +87,7 @@ CURRENT = {"mem-fraction-static": 0.85, "enable-metrics": True}
 )
 def test_flags_as_typed(typed: str, name: str, value: object) -> None:
     """In every form people type them."""
-    edit = flags.parse(typed, dict(CURRENT))
+    edit = flags.parse(typed, dict(CURRENT), BOOK)
     assert (edit.name, edit.value, edit.doubt) == (name, value, "")
 
 
@@ -106,12 +108,12 @@ def test_flags_as_typed(typed: str, name: str, value: object) -> None:
 def test_mistakes_are_told_at_once(typed: str, says: str) -> None:
     """One line, before anything is sent."""
     with pytest.raises(flags.FlagError, match=says):
-        flags.parse(typed, dict(CURRENT))
+        flags.parse(typed, dict(CURRENT), BOOK)
 
 
 def test_an_unknown_flag_is_doubted_not_refused() -> None:
     """The server's parser has the last word."""
-    edit = flags.parse("mem-fracton-static=0.9", {})
+    edit = flags.parse("mem-fracton-static=0.9", {}, flags.Book())
     assert "did you mean mem-fraction-static" in edit.doubt
     assert edit.value == 0.9
 
@@ -130,7 +132,7 @@ def test_an_unknown_flag_is_doubted_not_refused() -> None:
 )
 def test_completion(typed: str, whole: str | None) -> None:
     """Set flags first, then known ones; values where there are choices."""
-    assert flags.complete(typed, dict(CURRENT)) == whole
+    assert flags.complete(typed, dict(CURRENT), BOOK) == whole
 
 
 def test_edits_apply() -> None:
