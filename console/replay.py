@@ -8,10 +8,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from console.feed import FeedError
-from console.model import Link
+from console.model import GAP, Link
+from console.text import clock, moment
 from remote.protocol import (
     Epoch,
     Event,
@@ -21,11 +23,14 @@ from remote.protocol import (
     Happened,
     History,
     Lights,
+    LogPart,
     Message,
     ReadEvents,
     ReadHistory,
+    ReadLog,
     Request,
     Result,
+    RunState,
     ServerInfo,
     ServerState,
     ServerStatus,
@@ -33,6 +38,7 @@ from remote.protocol import (
     Subscribe,
     Swap,
     SwapStep,
+    TargetSpec,
 )
 
 SPEEDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 1800.0)
@@ -40,12 +46,16 @@ SPEEDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 1800.0)
 
 TICK_S: Final = 1.0
 
+LINES: Final = 200
+"""Lines of a log that are shown where the clock was turned to another time."""
+
 
 class Recorded(Protocol):
     """What a recording must give; see ``remote.recording``."""
 
     begin: float
     end: float
+    target: TargetSpec | None
 
     @property
     def events(self) -> Sequence[Event]:
@@ -64,6 +74,18 @@ class Recorded(Protocol):
 
     def at(self, time: float) -> History:
         """The newest sample at a time, as one column."""
+
+    def run_at(self, time: float) -> RunState | None:
+        """The run's own numbers at a time."""
+
+    def log(self, source: str, time: float, lines: int) -> LogPart | None:
+        """The last lines of a log at a time."""
+
+    def log_between(self, source: str, offset: int, time: float) -> LogPart | None:
+        """Lines of a log from a place on until a time."""
+
+    def read_log(self, request: ReadLog) -> LogPart:
+        """Any part of a log, as an agent gives it. Raises OSError, ValueError."""
 
 
 def swap_at(swaps: Sequence[Swap], now: float) -> Swap | None:
@@ -135,7 +157,7 @@ def snapshot_at(recorded: Recorded, now: float, seq: int) -> Snapshot:
         infos.append(
             ServerInfo(
                 gpu,
-                0,
+                0 if recorded.target is None else recorded.target.fleet.base_port + gpu,
                 epoch=epoch.id if epoch else None,
                 flags=epoch.flags if epoch else {},
                 max_running=epoch.max_running if epoch else None,
@@ -154,7 +176,8 @@ def snapshot_at(recorded: Recorded, now: float, seq: int) -> Snapshot:
         )
     return Snapshot(
         time=now, seq=seq, full=True, infos=infos, servers=servers, gpus=cards,
-        epochs=epochs, swap=swap,
+        epochs=epochs, swap=swap, run=recorded.run_at(now) or UNSET,
+        target=recorded.target or UNSET,
     )  # fmt: skip
 
 
@@ -187,6 +210,11 @@ class ReplayFeed:
         self._told = 0
         self._seq = 0
         self._times = [e.time for e in recorded.events]
+        self._logs: dict[str, int] = {}
+        """Logs that are shown → where each one stands; -1 where it has to be found anew."""
+        self._missing: set[str] = set()
+        """Logs of which was told that there is none."""
+        self._busy = asyncio.Lock()
         self._closed = asyncio.Event()
 
     async def run(self) -> None:
@@ -215,10 +243,39 @@ class ReplayFeed:
         for event in self.recorded.events[self._told : upto]:
             self._on_message(Happened(event))
         self._told = max(self._told, upto)
+        await self._read_on()
+
+    async def _read_on(self) -> None:
+        async with self._busy:
+            for source in list(self._logs):
+                offset = self._logs.get(source)
+                part = None if offset is None else await self._lines(source, offset)
+                if part is not None and self._logs.get(source) == offset:
+                    self._logs[source] = part.next
+                    self._on_message(part)
+
+    async def _lines(self, source: str, offset: int) -> LogPart | None:
+        """Lines that came, or, where the clock was turned to this time, those before it."""
+        there, at = self.recorded, self.at
+        try:
+            if offset >= 0:
+                return await asyncio.to_thread(there.log_between, source, offset, at)
+            part = await asyncio.to_thread(there.log, source, at, LINES)
+        except OSError:
+            part = None
+        if part is None:
+            if source in self._missing:
+                return None
+            self._missing.add(source)
+            text = f"{GAP} no log with times lies beside this recording {GAP}"
+            return LogPart(source, 1, 0, 0, [text])
+        text = f"{GAP} {moment(at, there.end)}:{clock(at)[-2:]} {GAP}"
+        return replace(part, lines=[text, *part.lines])
 
     async def seek(self, at: float) -> None:
         """Go to a time; events after it are kept, as what one knows already."""
         self.at = max(self.recorded.begin, min(self.recorded.end, at))
+        self._logs = dict.fromkeys(self._logs, -1)
         await self._show()
 
     def toggle(self) -> None:
@@ -244,11 +301,18 @@ class ReplayFeed:
                 upto = bisect_right(self._times, self.at)
                 found = [e for e in self.recorded.events[:upto] if e.id > after]
                 return Events(found[-limit:])
+            case ReadLog():
+                try:
+                    return await asyncio.to_thread(self.recorded.read_log, request)
+                except (OSError, ValueError) as error:
+                    raise FeedError(str(error)) from None
             case _:
                 raise FeedError("this is a recording: nothing can be asked of it but to be shown")
 
     async def subscribe(self, wanted: Subscribe) -> None:
-        """Snapshots come anyway; logs are not recorded."""
+        """Snapshots come anyway; a log begins with its last lines at the clock's time."""
+        self._logs = {source: self._logs.get(source, -1) for source in wanted.logs}
+        await self._read_on()
 
     async def deploy(self) -> str:
         """See :class:`console.feed.Feed`."""

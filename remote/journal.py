@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +22,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from remote import samples
-from remote.protocol import Epoch, Event, History, Swap
+from remote.protocol import Epoch, Event, History, RunState, Swap
 from remote.samples import Sample
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ T = TypeVar("T")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS samples (
   step INTEGER, time INTEGER, gpus INTEGER, data BLOB, PRIMARY KEY (step, time)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs (time INTEGER PRIMARY KEY, data BLOB);
 CREATE TABLE IF NOT EXISTS events (
   id INTEGER PRIMARY KEY, time REAL, kind TEXT, level TEXT, text TEXT, gpu INTEGER, who TEXT);
 CREATE TABLE IF NOT EXISTS epochs (id INTEGER PRIMARY KEY, data TEXT);
@@ -41,6 +43,12 @@ PUT_EPOCH = "INSERT OR REPLACE INTO epochs VALUES (?,?)"
 PUT_SWAP = "INSERT OR REPLACE INTO swaps VALUES (?,?,?)"
 PUT_NOTE = "INSERT OR REPLACE INTO notes VALUES (?,?)"
 LAYOUT = 1
+RUN_S = 10
+"""So often the run's own numbers are kept."""
+RUN_KEEP: tuple[tuple[int, float], ...] = ((60, 2 * 3600.0), (600, 48 * 3600.0))
+"""Seconds between the run's numbers that are left once they are so old; for as long as samples."""
+TARGET, CLOCK = "target", "clock"
+"""Notes for one who plays the journal: the spec, and seconds of the logs' clock east of UTC."""
 RING = 2000
 """Events kept in memory; older ones are read from the file. While that fails, only these."""
 BACKLOG = 600
@@ -74,6 +82,8 @@ class Journal:
         self._last_action = 0
         self._retry_at = 0.0
         self._upkeep_at = 0.0
+        self._run_at = 0.0
+        self._run_was = b""
 
     # --- life ---
 
@@ -109,6 +119,17 @@ class Journal:
         if time.monotonic() >= self._upkeep_at:
             self._upkeep_at = time.monotonic() + UPKEEP_S
             self._submit(self._upkeep)
+
+    def add_run(self, run: RunState, now: float) -> None:
+        """Keep the run's own numbers, every :data:`RUN_S` seconds, where they are others."""
+        if now < self._run_at + RUN_S or self._waiting > BACKLOG:
+            return
+        data = msgspec.json.encode(run)
+        if data == self._run_was:
+            return
+        self._run_at, self._run_was = now, data
+        row = (int(now), zlib.compress(data))
+        self._submit(lambda db: db.execute("INSERT OR REPLACE INTO runs VALUES (?,?)", row))
 
     def emit(
         self,
@@ -421,6 +442,13 @@ class Journal:
             db.execute("COMMIT")
         for step, before in plan.drops:
             db.execute("DELETE FROM samples WHERE step=? AND time<?", (step, before))
+        for apart, age in RUN_KEEP:
+            db.execute(
+                "DELETE FROM runs WHERE time < ?1 AND time NOT IN"
+                " (SELECT min(time) FROM runs WHERE time < ?1 GROUP BY time / ?2)",
+                (int(now - age), apart),
+            )
+        db.execute("DELETE FROM runs WHERE time < ?", (int(now - samples.KEEP[60]),))
 
 
 def _epoch_row(epoch: Epoch) -> tuple[int, str]:

@@ -22,12 +22,14 @@ from remote.agent.serve import RequestError
 from remote.agent.webhook import Webhook
 from remote.agent.xids import Xids
 from remote.fleet.fleet import Fleet, FleetError
+from remote.fleet.timing import Timing
 from remote.generate import layout
-from remote.journal import Journal
+from remote.journal import CLOCK, TARGET, Journal
 from remote.paths import Workspace
 from remote.protocol import (
     READ_ONLY,
     Alert,
+    AlertSpec,
     Done,
     Epoch,
     Event,
@@ -70,13 +72,20 @@ VERDICT_LEAST = 5
 class Agent:
     """Everything of one workspace. ``end`` is set when the agent is asked to leave."""
 
-    def __init__(self, workspace: Workspace, *, code: str, end: asyncio.Event) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        code: str,
+        end: asyncio.Event,
+        timing: Timing | None = None,
+    ) -> None:
         self.workspace = workspace
         self.code = code
         self.spec: TargetSpec | None = None
         self.journal = Journal(workspace.journal, self._journal_problem)
         self.run = Run(workspace, self._url, self.emit)
-        self._end = end
+        self._end, self._timing = end, timing
         self._loop = asyncio.get_running_loop()
         self._fleet: Fleet | None = None
         self._fleet_lock = asyncio.Lock()
@@ -157,6 +166,7 @@ class Agent:
                     emit=self.emit,
                     gpus=self._gpus.states,
                     reported=self._xids.lately,
+                    timing=self._timing,
                 )
                 await self._find(self._fleet)
                 self._watch = asyncio.create_task(self._keep_watching(self._fleet))
@@ -234,6 +244,11 @@ class Agent:
         self._lookers.look(self._picture)
         seen = self._picture
         gpus = self.spec.fleet.gpus if self.spec else len(seen.gpus)
+        self.journal.add_run(seen.run, now)
+        if self.spec is not None:  # for one who plays the journal; an address may be a secret
+            spec = msgspec.structs.replace(self.spec, alerts=AlertSpec(), credentials_file="")
+            self.journal.note(TARGET, spec)
+            self.journal.note(CLOCK, time.localtime(now).tm_gmtoff)
         self.journal.add(samples.sample(now, seen.servers, seen.gpus, gpus))
 
     def _compose(self, now: float) -> Picture:

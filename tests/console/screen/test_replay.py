@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,12 +13,25 @@ import pytest
 
 from console.app import StokerApp
 from console.replay import ReplayFeed, snapshot_at, swap_at
-from remote.journal import Journal
-from remote.protocol import Epoch, Swap, SwapStep
+from console.widgets.log_pane import LogPane
+from remote.journal import CLOCK, SCHEMA, TARGET, Journal
+from remote.protocol import Epoch, FleetSpec, Progress, RunState, Swap, SwapStep, TargetSpec
 from remote.recording import Recording, RecordingError
 from remote.samples import SERIES, Sample
 
 LENGTH = 1_200
+EAST_S = 2 * 3600
+"""The container's clock."""
+
+
+def write_log(path: Path, begin: int) -> None:
+    """Four lines a second, one of them without a time."""
+    path.parent.mkdir()
+    with path.open("w") as out:
+        for second in range(LENGTH):
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(begin + second + EAST_S))
+            out.write("".join(f"[{at}] second {second} line {n}\n" for n in range(3)))
+            out.write(f"  and more of second {second}\n")
 
 
 @asynccontextmanager
@@ -53,8 +67,14 @@ async def recorded(tmp_path: Path) -> AsyncIterator[Recording]:
         journal.add(Sample(begin + second, 2, data))
         if second % 100 == 0:
             await journal.history(begin, begin + 1, 1)  # what outruns the disk is dropped
+    for second in range(0, LENGTH, 10):
+        progress = Progress(total=9_000, completed=4 * second, rate_per_sec=4.0, status="running")
+        journal.add_run(RunState(alive=True, progress=progress), begin + second)
+    journal.note(TARGET, TargetSpec("t", "/w", fleet=FleetSpec(gpus=2, log_dir="logs")))
+    journal.note(CLOCK, EAST_S)
     journal.emit("swap.done", "37 → 72 slots", who="ops")
     await journal.close()
+    write_log(tmp_path / "logs" / "sglang_gpu0.log", begin)
     recording = Recording(path)
     yield recording
     recording.close()
@@ -109,6 +129,7 @@ async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
 
             await until("▶ replay")
             await until("37/37")
+            await until("/ 9,000")
             await pilot.press("z")
             await until("❚❚")
             assert app.replay is not None
@@ -125,6 +146,111 @@ async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
             await app.seek(found.begin + 325)
             await pilot.press("comma")
             await until("37/37")
+
+
+async def test_logs_and_the_runs_numbers_are_those_of_the_time(tmp_path: Path) -> None:
+    """Whatever the clock of the container was; all of what came between two times, once."""
+    async with recorded(tmp_path) as found:
+        begin = found.epochs[0].since
+        run = found.run_at(begin + 305)
+        assert run is not None
+        assert run.progress is not None
+        assert run.progress.completed == 1_200
+        assert found.run_at(begin - 60) is None
+        part = found.log("gpu0", begin + 300.5, 5)
+        assert part is not None
+        assert part.lines == [
+            "  and more of second 299",
+            *(part.lines[1:4]),
+            "  and more of second 300",
+        ]
+        assert "second 300 line 2" in part.lines[3]
+        offset, seen = part.next, list[str]()
+        for second in range(301, 400):
+            more = found.log_between("gpu0", offset, begin + second + 0.5)
+            assert more is not None
+            offset = more.next
+            seen += more.lines
+        assert [line for line in seen if "and more" in line] == [
+            f"  and more of second {n}" for n in range(301, 400)
+        ]
+        assert found.log_between("gpu0", offset, begin + 399.9) is None
+        assert found.log("gpu1", begin + 300, 5) is None
+        snapshot = snapshot_at(found, begin + 305, 1)
+        assert snapshot.run == run
+
+
+def test_a_log_that_is_played_fast_is_skipped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines and skipped lines together are all that were written."""
+    monkeypatch.setattr("remote.agent.logs.BEHIND", 4_000)
+    begin = int(time.time()) - LENGTH
+    db = sqlite3.connect(tmp_path / "journal.db")
+    db.executescript(SCHEMA)
+    db.execute("INSERT INTO events VALUES (1, ?, 'x', 'info', '', NULL, '')", (float(begin),))
+    db.execute("INSERT INTO notes VALUES (?, ?)", (CLOCK, str(EAST_S)))
+    db.commit()
+    db.close()
+    write_log(tmp_path / "logs" / "x", begin)
+    (tmp_path / "logs" / "x").rename(tmp_path / "sglang_gpu0.log")
+    found = Recording(tmp_path / "journal.db")
+    part = found.log_between("gpu0", 0, begin + 1_000.5)
+    assert part is not None
+    assert part.lines[-1] == "  and more of second 1000"
+    assert part.skipped + len(part.lines) == 4 * 1_001
+    found.close()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_run_and_logs_are_replayed_by_keys(tmp_path: Path, size: tuple[int, int]) -> None:
+    """The run's screen, the logs at the clock's time, and again after it was turned back."""
+    async with recorded(tmp_path) as found:
+        app = StokerApp(
+            lambda m, l: ReplayFeed(found, m, l),  # noqa: E741
+            name="run.db",
+            read_only=True,
+            remember=False,
+            strict=True,
+        )
+        async with app.run_test(size=size, notifications=True) as pilot:
+
+            def screen() -> str:
+                strips = app.screen._compositor.render_strips()
+                return "\n".join(strip.text for strip in strips)
+
+            async def until(true: Callable[[], object]) -> None:
+                for _ in range(2_000):
+                    if true():
+                        return
+                    await pilot.pause(0.02)
+                raise AssertionError(screen())
+
+            def held() -> list[str]:
+                return [line for pane in app.screen.query(LogPane) for line in pane.held()]
+
+            await until(lambda: "▶ replay" in screen())
+            await pilot.press("z")
+            begin = found.epochs[0].since
+            await app.seek(begin + 300)
+            await pilot.press("g")
+            await until(lambda: "1,200 / 9,000" in screen())
+            assert all(len(line) <= size[0] for line in screen().splitlines())
+            await pilot.press("l")
+            await until(lambda: any("and more of second 300" in line for line in held()))
+            size_of_none = len(app.screen.query(LogPane)) - 1
+            assert not any("second 301 " in line for line in held())
+            await pilot.press("full_stop")
+            await until(lambda: any("and more of second 323" in line for line in held()))
+            for _ in range(8):
+                await pilot.press("comma")
+            at = int(app.replay.at - begin) if app.replay is not None else 0
+            await until(lambda: f"second {at} line" in screen() or f"second {at - 1} " in screen())
+            assert "second 323" not in screen()
+            assert sum("no log with times" in line for line in held()) == size_of_none
+            await pilot.press("f", "z")
+            before = app.replay.at if app.replay is not None else 0
+            await until(lambda: app.replay is not None and app.replay.at > before)
 
 
 async def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
