@@ -30,6 +30,17 @@ class Sums:
         self.bytes += sign * batch.bytes
 
 
+@dataclass
+class Shift:
+    """The answers of one server in one epoch."""
+
+    began: float
+    """When the first of them was asked for (``time.monotonic()``)."""
+    ended: float
+    answers: int = 0
+    tokens: int = 0
+
+
 class Accounts:
     """Counts over the whole run, and rates of this process."""
 
@@ -53,6 +64,8 @@ class Accounts:
         """Answers that were interrupted and went on."""
         self.tokens_kept = 0
         self.tokens_lost = 0
+        self.shifts: dict[tuple[str, int | None], Shift] = {}
+        """What each server did in each epoch, in this process."""
         self.own = 0
         self.own_tokens = 0
         self.began = time.monotonic()
@@ -82,6 +95,17 @@ class Accounts:
                 self._status[entry.index] = ASIDE
                 self.aside[seen.outcome] += 1
         return ended
+
+    def answered(
+        self, server: str, epoch: int | None, tokens: int, at: float, latency: float
+    ) -> None:
+        """An answer has come and counts."""
+        shift = self.shifts.get((server, epoch))
+        if shift is None:
+            shift = self.shifts[server, epoch] = Shift(at - latency, at)
+        shift.ended = at
+        shift.answers += 1
+        shift.tokens += tokens
 
     def enter(self, batch: Batch) -> None:
         """Take a batch's newest line of the manifest."""

@@ -238,13 +238,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(settings: Settings) -> int:
+    from remote.generate.limits import check_open_files
     from remote.generate.opening import open_run
     from remote.generate.run import Run
+    from remote.generate.server import MARGIN, UNKNOWN
 
     def credentials() -> dict[str, str]:
         return {**os.environ, **read_credentials(settings.credentials)}
 
     headers = api_headers(credentials())
+    each = UNKNOWN + MARGIN if settings.concurrency == "auto" else settings.concurrency
+    check_open_files(each * len(settings.servers))
     opened = open_run(settings)
     # What is here now stays: the collector need not walk it again and again.
     gc.collect()

@@ -84,6 +84,8 @@ class Dispatcher:
         self.work = Work(status)
         self.sending = False
         """New requests may be sent (not before the start, not while paused or leaving)."""
+        self.most = 1 << 16
+        """Requests that may be open at once on all servers together."""
         self._params = params
         self._client = client
         self._prompts = prompts
@@ -139,7 +141,8 @@ class Dispatcher:
         if self.work.lonely:
             self._seat_guests(at)
         free = [server for server in self.servers.values() if server.room(at) > 0]
-        while free:
+        left = self.most - self.in_flight
+        while free and left > 0:
             server = min(free, key=_fullness) if len(free) > 1 else free[0]
             fits = functools.partial(self._fits, server)
             job = self.work.take(at, server, alone=self._only(server), fits=fits)
@@ -150,6 +153,7 @@ class Dispatcher:
                 self._give_up(job, server, "rejected", why, None)
                 continue
             self._send(server, job, at)
+            left -= 1
             if server.room(at) <= 0:
                 free.remove(server)
         if not self.work.reading:
@@ -351,7 +355,9 @@ class Dispatcher:
             self._again(job, at)
             return
         server.completed += 1
-        server.output_tokens += answer.usage.completion_tokens - (base.tokens if base else 0)
+        tokens = answer.usage.completion_tokens - (base.tokens if base else 0)
+        server.output_tokens += tokens
+        self._accounts.answered(server.url, server.epoch, tokens, at, latency)
         segments = self._segments(server, answer, base, latency)
         self._accounts.continued += bool(segments)
         if (talk := job.talk) is not None:

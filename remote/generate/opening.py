@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 import time
 from collections import Counter
@@ -169,20 +168,3 @@ def _totals(recovered: Recovered) -> Totals:
     totals.completion_tokens += tally.completion_tokens
     totals.outcomes.update(tally.outcomes)
     return totals
-
-
-def check_limits(sockets: int) -> None:
-    """Raise the limit of open files as far as ``sockets`` need it.
-
-    :raises UsageError: the hard limit is lower.
-    """
-    need = sockets + 128
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < need:
-        if hard != resource.RLIM_INFINITY and hard < need:
-            raise UsageError(
-                f"{sockets} requests at once need {need} open files, the limit is {hard}; raise "
-                "it (ulimit -n) or lower --concurrency"
-            )
-        most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(need, most), hard))

@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from remote.generate import agentlink, control, layout
+from remote.generate import agentlink, control, layout, limits
 from remote.generate.accounts import Accounts
 from remote.generate.client import Client
 from remote.generate.disk import Disk, DiskFullError
 from remote.generate.dispatch import CHECK_S, Dispatcher
 from remote.generate.ledger import Entry, Writer
-from remote.generate.opening import Opened, check_limits, elapsed_hours, encode_run
+from remote.generate.opening import Opened, elapsed_hours, encode_run
 from remote.generate.outbox import Outbox
 from remote.generate.records import Batch, RunFile
 from remote.generate.server import Server
@@ -141,7 +141,7 @@ class Run:
         code = 1
         try:
             self._obey(first=True)
-            check_limits(sum(server.slots for server in dispatcher.servers.values()))
+            dispatcher.most = limits.sockets()
             if self.settings.agent is not None:
                 self._spawn(agentlink.follow(self.settings.agent, dispatcher.heard))
             dispatcher.take_back(self._opened.recovered.pending)
@@ -186,8 +186,10 @@ class Run:
         for server in servers:
             if server.breaker.is_open and server.dispatch == "run":
                 say(f"Port {port(server.url)}: not ready: {server.problem or 'no answer yet'}")
-        if short := self._short_of_disk():
-            say(short)
+        slots = sum(server.slots for server in servers)
+        for short in (self._short_of_disk(), limits.short_of_memory(self._accounts.total, slots)):
+            if short:
+                say(short)
         if not healthy:
             say("no server answers: start them (stoker up); waiting for them")
 
@@ -313,7 +315,7 @@ class Run:
         await asyncio.to_thread(self._writer.close, 30.0)
         await asyncio.sleep(0)  # what the writer's thread has just told
         self._write_last_files()
-        self._show.summary(self.progress(), self._dispatcher.servers.values(), self._spent())
+        self._show.summary(self.progress(), self._accounts.shifts)
         if self._failed:
             say(f"stopped by a failure: {self._failed}")
         if not over:
@@ -451,9 +453,6 @@ class Run:
         self._run.sessions[-1].end = time.time()
         return self._run
 
-    def _spent(self) -> float:
-        return time.monotonic() - self._accounts.began
-
     def _problem(self) -> str:
         if self._failed or self._disk_problem:
             return self._failed or self._disk_problem
@@ -465,6 +464,11 @@ class Run:
         # One whose trial is still under way has no problem yet.
         if first is not None and not self._leave and not any(s.usable for s in able):
             return f"no server answers ({first.url}: {first.problem}): waiting for one"
+        if (most := self._dispatcher.most) <= self._dispatcher.in_flight:
+            return (
+                f"no more than {most} requests at once: the limit of open files is "
+                f"{most + limits.SPARE}; raise it (ulimit -n) and start again"
+            )
         return ""
 
     def progress(self) -> Progress:

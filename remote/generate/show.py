@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from remote.generate.accounts import Shift
 from remote.generate.progress import bar, duration
-from remote.generate.server import Server
 from remote.protocol import Progress
 
 LOG_S = 60.0
@@ -33,7 +33,7 @@ class Show:
             self._next = time.monotonic() + LOG_S
             say(one_line(progress))
 
-    def summary(self, p: Progress, servers: Iterable[Server], seconds: float) -> None:
+    def summary(self, p: Progress, shifts: Mapping[tuple[str, int | None], Shift]) -> None:
         """What this process did, and where the run stands."""
         if self._terminal:
             print()
@@ -49,16 +49,16 @@ class Show:
                 f"  {p.continued:,} answers continued where they had been broken off; of those, "
                 f"{p.tokens_kept:,} tokens kept, {p.tokens_lost:,} lost"
             )
-        worked = [server for server in servers if server.completed]
-        for server in worked:
-            epoch = "" if server.epoch is None else f", epoch {server.epoch}"
-            say(
-                f"  {server.url}: {server.completed:,} answers, "
-                f"{server.output_tokens / max(seconds, 1e-9):,.0f} tok/s{epoch}"
-            )
-        if worked:
-            hours = p.elapsed_hours * len(worked)
-            say(f"  {hours:.2f} GPU hours so far at one GPU a server")
+        for (url, epoch), shift in sorted(shifts.items(), key=lambda item: item[1].began):
+            where = url if epoch is None else f"{url}, epoch {epoch}"
+            rate = shift.tokens / max(shift.ended - shift.began, 1e-9)
+            say(f"  {where}: {shift.answers:,} answers, {rate:,.0f} tok/s")
+        if worked := len({url for url, _ in shifts}):
+            hours = p.elapsed_hours * worked
+            text = f"  {hours:.2f} GPU hours so far at one GPU a server"
+            if p.total_output_tokens:
+                text += f", {hours / p.total_output_tokens * 1e6:.3g} a million output tokens"
+            say(text)
         if p.not_in_s3:
             say(f"  {p.not_in_s3:,} records not yet in S3{f': {p.s3_error}' * bool(p.s3_error)}")
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from remote.generate import control
 from remote.generate.command import argv, parser, settings_of
 from remote.protocol import FleetSpec, RunSpec, S3Spec, TargetSpec
-from tests.remote.generate.conftest import ROOT
+from tests.remote.generate.conftest import ROOT, Generation, Served, wait_for, write_prompts
 
 
 def test_what_the_file_says_reaches_the_run() -> None:
@@ -87,3 +90,54 @@ def test_mistakes_are_one_line(options: list[str], says: str, tmp_path: Path) ->
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def limited(files: tuple[int, int], *words: str) -> subprocess.CompletedProcess[str]:
+    """The run under a limit of open files (soft, hard)."""
+    return subprocess.run(
+        [sys.executable, "-m", "remote.generate", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files),
+    )
+
+
+def test_too_few_open_files_are_told_before_the_start(
+    tmp_path: Path, serve: Callable[..., Served]
+) -> None:
+    """A hard limit is one line and nothing is made; a soft one is raised."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 700)
+    server = serve(delay=0.3)
+    words = ["--prompts", str(prompts), "--output", str(tmp_path / "out")]
+    words += ["--server", server.url, "--concurrency", "300"]
+    done = limited((256, 256), *words)
+    assert done.returncode == 2
+    assert "300 requests at once need 428 open files, the limit is 256; raise it" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    done = limited((256, 1024), *words)
+    assert done.returncode == 0, done.stdout
+    assert server.told()["peak"] > 256
+
+
+def test_more_requests_than_open_files_are_not_sent(
+    tmp_path: Path, serve: Callable[..., Served]
+) -> None:
+    """Concurrency raised while it runs stops at what the machine allows, and the run says so."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 900)
+    server = serve(delay=0.5)
+    run = Generation(tmp_path / "out", prompts)
+    run.folder.mkdir()
+    files = (192, 192)
+    run.start(server, options=("--concurrency", "20"))
+    assert run.process is not None
+    resource.prlimit(run.process.pid, resource.RLIMIT_NOFILE, files)
+    wait_for(run.done)
+    control.write(run.folder, control.Control(concurrency=500))
+    wait_for(lambda: "no more than 64 requests at once" in run.progress().get("problem", ""))
+    assert run.wait() == 0
+    assert server.told()["peak"] <= 64 + 1
+    assert run.progress()["failed"] == 0
