@@ -13,7 +13,17 @@ from remote.protocol import History, ReadHistory, Request, Result
 RECENT_S: Final = 300.0
 """Span of the cards' own small histories."""
 
-SPANS: Final = (300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 24 * 3600.0, 72 * 3600.0)
+SPANS: Final = (
+    300.0,
+    900.0,
+    3600.0,
+    4 * 3600.0,
+    12 * 3600.0,
+    24 * 3600.0,
+    72 * 3600.0,
+    7 * 86400.0,
+    30 * 86400.0,
+)
 """Windows that zooming goes through, in seconds."""
 
 

@@ -144,6 +144,8 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
         if view.focused
         else tone
         if server.state in ("failed", "stalled")
+        else "warn"
+        if view.odd
         else "faint"
     )
     head: list[Part] = [

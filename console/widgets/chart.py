@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 from console import model
 from console.text import clock, duration, short
 from console.trend import Trend, nice_top, shrink, steps_of
-from console.widgets.paint import GPU_COLOURS, Line, Painted, Part, gpu_style, spread
+from console.widgets.marks import apart, mark_line, spread_parts
+from console.widgets.paint import (
+    GPU_COLOURS,
+    Line,
+    Painted,
+    Part,
+    gpu_style,
+    spread,
+    width_of,
+)
 from console.widgets.plot_worker import AXES, MARKS, TICKS
 
 if TYPE_CHECKING:
@@ -22,6 +31,9 @@ if TYPE_CHECKING:
 
 FIRST_COLOUR = 16
 """GPU *i* is colour ``16 + i % 8`` on the way to plotext and back."""
+
+LEAST_MARKED = 10
+"""Rows of a chart that has a line of marks."""
 
 _CODES = {AXES: "faint", TICKS: "dim", MARKS: "accent"}
 
@@ -143,6 +155,7 @@ def request(
     height: int,
     marks: Sequence[float],
     focus: int | None,
+    odd: Collection[int] = (),
 ) -> dict[str, Any]:
     """What to ask of the drawing process for this window."""
     points = min(trend.points, max(16, (width - 6) * 2))
@@ -165,7 +178,7 @@ def request(
             series = {
                 "color": code,
                 "values": [None if v is None else round(v, 4) for v in values],
-                "focus": gpu == focus,
+                "focus": gpu == focus or (focus is None and gpu in odd),
             }
             chosen.append(series)
         if metric.label and early:
@@ -207,6 +220,16 @@ def _time_ticks(
     return positions, words
 
 
+def _axis(row: list[tuple[str, int | None]]) -> int:
+    """Cells of a drawn row up to the end of its axis."""
+    wide = 0
+    for text, code in row:
+        wide += len(text)
+        if code == AXES:
+            return wide
+    return 0
+
+
 class Chart(Painted):
     """One plot under its title line."""
 
@@ -230,24 +253,46 @@ class Chart(Painted):
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
         app = self.app
-        self._ask(width, height - 1)
+        marks = height >= LEAST_MARKED
+        self._ask(width, height - 1 - marks)
         faded = model.stale(app.state, app.now())
-        legend: list[Part] = []
-        numbers = app.state.numbers
-        if width >= 44 and len(numbers) <= GPU_COLOURS:
-            legend = [(f"{g} ", "dim" if faded else gpu_style(g)) for g in numbers]
-        window = app.lookback.text
-        title: list[Part] = [(f" {self.plot.title}", "bold text"), (f"  {window}  ", "dim")]
-        lines: list[Line] = [spread(title, legend, width)]
+        lines: list[Line] = [self._title(width, faded)]
         if not self._rows:
             problem = app.plotter.problem
             lines.append([("  " + (problem or "drawing …"), "bad" if problem else "dim")])
             return lines
+        if marks:
+            left = _axis(self._rows[0])
+            end = app.lookback.end
+            start = end - app.lookback.window.span
+            lines.append(mark_line(app.state, start, end, left, width, app.focus_gpu))
         lines += [
             [(text, self._style(code, faded)) for text, code in row]
-            for row in self._rows[: height - 1]
+            for row in self._rows[: height - len(lines)]
         ]
         return lines
+
+    def _title(self, width: int, faded: bool) -> Line:
+        """What it is, of which time, the ends of what is now, and which colour is which GPU."""
+        app = self.app
+        state, numbers = app.state, app.state.numbers
+        metric = self.plot.metrics[0].name
+        odd = apart(state, metric)
+        legend: list[Part] = []
+        if width >= 44 and len(numbers) <= GPU_COLOURS:
+            for gpu in numbers:
+                style = "dim" if faded else "reverse warn" if gpu in odd else gpu_style(gpu)
+                legend += [(f"{gpu}", style), (" ", "text")]
+        title: list[Part] = [
+            (f" {self.plot.title}", "bold text"),
+            (f"  {app.lookback.text}  ", "dim"),
+        ]
+        ends: list[Part] = []
+        if not faded and app.lookback.until is None:
+            ends = spread_parts(state, metric, share=self.plot.unit == "%")
+        if ends and width_of(title) + width_of(ends) + width_of(legend) + 2 <= width:
+            title += ends
+        return spread(title, legend, width)
 
     @staticmethod
     def _style(code: int | None, faded: bool) -> str:
@@ -271,7 +316,8 @@ class Chart(Painted):
         if key == self._drawn:
             return
         self._drawn = key
-        ask = request(self.plot, trend, until, width, height, marks, app.focus_gpu)
+        odd = apart(app.state, self.plot.metrics[0].name)
+        ask = request(self.plot, trend, until, width, height, marks, app.focus_gpu, odd)
         self._drawing = asyncio.create_task(self._draw(ask))
 
     async def _draw(self, ask: dict[str, Any]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from console.model import State
 from console.trend import Trend
 from console.widgets.chart import THROUGHPUT, request
+from console.widgets.marks import apart, mark_line, spread_parts
 from console.widgets.plot_worker import draw
-from remote.protocol import History
+from remote.protocol import Epoch, Event, GpuState, History, ServerState
 
 
 @pytest.mark.parametrize(("width", "height"), [(30, 6), (73, 30), (110, 44)])
@@ -19,3 +21,45 @@ def test_a_plot_fills_the_room_it_was_given(width: int, height: int) -> None:
     rows = draw(request(THROUGHPUT, trend, 1_300.0, width, height, [1_100.0], None))
     assert len(rows) == height
     assert max(sum(len(text) for text, _ in row) for row in rows) == width
+
+
+def marks(state: State, focus: int | None = None, width: int = 54) -> str:
+    """The line over an axis of fifty cells that begins in the fifth, for a hundred seconds."""
+    return "".join(text for text, _ in mark_line(state, 1_000.0, 1_100.0, 4, width, focus))
+
+
+def test_epochs_and_events_stand_where_they_happened() -> None:
+    """The gravest of what falls together; another GPU's not where one is chosen."""
+    state = State(
+        epochs=(Epoch(1, 900.0, {}), Epoch(2, 1_050.0, {}), Epoch(12, 1_099.9, {})),
+        events=(
+            Event(1, 1_010.0, "server.ready", "info", "", 0),
+            Event(2, 1_020.0, "alert", "warning", "", None),
+            Event(3, 1_020.5, "server.failed", "error", "", 3),
+            Event(4, 1_021.0, "run.started", "info", "", None),
+            Event(5, 1_030.0, "swap.step", "info", "", 1),
+            Event(6, 1_051.0, "server.failed", "error", "", 1),
+            Event(7, 2_000.0, "server.failed", "error", "", 1),
+        ),
+    )
+    line = marks(state)
+    assert len(line) == 54
+    found = {place - 4: sign for place, sign in enumerate(line) if sign != " "}
+    assert found == {5: "·", 10: "✖", 25: "e", 26: "2", 47: "e", 48: "1", 49: "2"}
+    chosen = marks(state, focus=0)
+    assert chosen[4 + 10] == "▲"
+    assert marks(State()).strip() == ""
+    assert marks(state, width=10) == ""
+
+
+def test_the_ends_of_what_is_now_name_their_gpus() -> None:
+    """And who stands apart is marked, in any number of GPUs."""
+    servers = {
+        g: ServerState(g, "ready", gen_tok_s=300.0 if g == 40 else 600 + g) for g in range(64)
+    }
+    state = State(servers=servers, gpus={g: GpuState(g, temperature_c=60) for g in range(64)})
+    assert apart(state, "gen_tok_s") == {40}
+    parts = spread_parts(state, "gen_tok_s", share=False)
+    assert "".join(t for t, _ in parts) == "300 (40) … 663 (63)  middle 630"
+    assert parts[0] == ("300", "bold warn")
+    assert spread_parts(State(servers={0: servers[0]}), "gen_tok_s", share=False) == []
