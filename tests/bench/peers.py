@@ -1,27 +1,43 @@
 """The same work by other batch clients, each in a Python of its own.
 
-    python -m tests.bench.peers --flexllm PYTHON [--prompts 3000]
+    python -m tests.bench.peers --venvs DIR [--make-them] [--prompts 2000] [--rounds 3]
 
-The peers are no dependencies of this project: make a virtual environment for each, such as
-``python3 -m venv DIR && DIR/bin/pip install flexllm``, and name its interpreter. The rounds are
-interleaved, so that what else the machine does meets all alike; ratios within one table mean
-something, numbers across tables do not.
+The peers are no dependencies of this project: with ``--make-them`` a virtual environment for each
+is made in DIR by pip; one that does not install is left out. The rounds are interleaved, so that
+what else the machine does meets all alike; ratios within one table mean something, numbers across
+tables do not. Process start included. Each asks all that it can at once as the others do: 512
+requests, over eight servers or, where it knows only one, to that one.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
+import venv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.client import Mock, make_prompts, measure, stoker
+from tests.bench.tools import SLOTS, Mock, bare, make_prompts, measure, report, stoker
 
-FLEXLLM = """
+
+@dataclass(frozen=True)
+class Peer:
+    """Another client: what to install, a script that takes PROMPTS OUT URL …, and its outputs."""
+
+    packages: tuple[str, ...]
+    script: str
+    outputs: str
+    """Glob below its folder; a line is an answer."""
+
+
+FLEXLLM = Peer(
+    ("flexllm",),
+    """
 import asyncio, json, sys
 from flexllm import EndpointConfig, LLMClientPool
 prompts, out, *urls = sys.argv[1:]
@@ -31,57 +47,134 @@ pool = LLMClientPool(endpoints=[EndpointConfig(base_url=u + "/v1", **common) for
                      timeout=600)
 work = pool.chat_batch(rows, output_jsonl=out + ".jsonl", show_progress=False, max_tokens=4096)
 asyncio.run(work)
-"""
+""",
+    "out.jsonl",
+)
+
+DATATROVE = Peer(
+    ("datatrove", "orjson", "aiosqlite", "aiofiles", "xxhash", "httpx"),
+    """
+import json, sys
+from datatrove.data import Document
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.inference.run_inference import InferenceConfig, InferenceRunner
+from datatrove.pipeline.writers import JsonlWriter
+prompts, out, url, *_ = sys.argv[1:]
+rows = [json.loads(line)["messages"] for line in open(prompts)]
+documents = [Document(text=row[0]["content"], id=str(at)) for at, row in enumerate(rows)]
+async def rollout(document, generate):
+    message = {"role": "user", "content": document.text}
+    return await generate({"messages": [message], "max_tokens": 4096})
+config = InferenceConfig(server_type="endpoint", endpoint_url=url, model_name_or_path="m",
+                         max_concurrent_generations=512, metric_interval=3600)
+name = "${rank}_${chunk_index}.jsonl"
+runner = InferenceRunner(rollout_fn=rollout, config=config, records_per_chunk=500,
+                         output_writer=JsonlWriter(out, output_filename=name, compression=None),
+                         checkpoints_local_dir=out + "-checkpoints")
+LocalPipelineExecutor(pipeline=[documents, runner], logging_dir=out + "-logs", tasks=1).run()
+""",
+    "out/*.jsonl",
+)
+
+CURATOR = Peer(
+    ("bespokelabs-curator",),
+    """
+import json, os, sys
+prompts, out, url, *_ = sys.argv[1:]
+os.environ.update(CURATOR_CACHE_DIR=out, CURATOR_VIEWER="0", TELEMETRY_ENABLED="0",
+                  OPENAI_API_KEY="x", HF_HUB_OFFLINE="1")
+import tiktoken
+class Words:
+    def encode(self, text, **_):
+        return text.split()
+# It asks the network for a vocabulary, to guess tokens for rate limits that are off here.
+tiktoken.get_encoding = tiktoken.encoding_for_model = lambda *_: Words()
+from bespokelabs import curator
+rows = [{"prompt": json.loads(line)["messages"][0]["content"]} for line in open(prompts)]
+class Ask(curator.LLM):
+    def prompt(self, row):
+        return row["prompt"]
+    def parse(self, row, response):
+        return {"answer": response}
+ask = Ask(model_name="m", backend="openai", generation_params={"max_tokens": 4096},
+          backend_params={"base_url": url + "/v1", "max_requests_per_minute": 10**9,
+                          "max_tokens_per_minute": 10**12, "max_concurrent_requests": 512})
+ask(rows)
+""",
+    "out/**/responses_*.jsonl",
+)
+
+PEERS = {"flexllm": FLEXLLM, "datatrove, checkpoint on": DATATROVE, "curator": CURATOR}
 
 
-def peer(python: str, script: str, prompts: Path, out: Path, urls: list[str]) -> dict[str, Any]:
-    """One run of a peer; how many of its outputs are there goes along."""
-    row = measure([python, "-c", script, str(prompts), str(out), *urls])
-    found = 0
-    for path in out.parent.rglob("*.jsonl"):
-        if path != prompts:
-            found += path.read_bytes().count(b"\n")
-    return {**row, "found": found}
+def place(folder: Path, name: str) -> Path:
+    """Where a peer's Python is."""
+    return folder / name.split(",", maxsplit=1)[0] / "bin/python"
 
 
-def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--flexllm", default="")
-    parser.add_argument("--prompts", type=int, default=3000)
-    parser.add_argument("--delay", default="0.05")
-    parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
+def make(folder: Path) -> None:
+    """An environment for each peer that has none."""
+    for name, peer in PEERS.items():
+        python = place(folder, name)
+        if not python.exists():
+            venv.create(python.parents[1], with_pip=True)
+            command = [str(python), "-m", "pip", "install", "-q", "--prefer-binary"]
+            if subprocess.run([*command, *peer.packages], check=False).returncode:
+                print(f"{name} does not install here: left out", file=sys.stderr)
+                shutil.rmtree(python.parents[1])
+
+
+def _count(folder: Path, pattern: str) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob(pattern))
+
+
+def bench(
+    venvs: str = "", make_them: bool = False, prompts: int = 2000, rounds: int = 3
+) -> dict[str, Any]:
+    """Medians for each, and ours against each."""
+    base = Path(venvs).absolute()
+    if make_them:
+        make(base)
+    peers = {name: peer for name, peer in PEERS.items() if venvs and place(base, name).exists()}
     rows: dict[str, list[dict[str, Any]]] = {}
-    with tempfile.TemporaryDirectory() as temporary, Mock("--delay", chosen.delay) as mock:
-        folder = Path(temporary)
-        prompts = folder / "prompts.jsonl"
-        make_prompts(prompts, chosen.prompts)
-        for number in range(chosen.rounds):
-            out = folder / f"run{number}"
-            ours = stoker(out, prompts, mock.urls, "--concurrency", "64")
-            ours["found"] = sum(p.read_bytes().count(b"\n") for p in out.glob("completions_*"))
-            rows.setdefault("stoker", []).append(ours)
-            shutil.rmtree(out)
-            bare = [sys.executable, "-m", "tests.bench.client", "--bare", str(prompts), *mock.urls]
-            rows.setdefault("bare aiohttp", []).append({**measure(bare), "found": 0})
-            if chosen.flexllm:
-                home = folder / "flexllm"
+    with tempfile.TemporaryDirectory() as temporary, Mock("--delay", "0.05") as mock:
+        path = Path(temporary) / "prompts.jsonl"
+        make_prompts(path, prompts)
+        for _ in range(rounds):
+            for name in ("stoker", "bare aiohttp", *peers):
+                home = Path(temporary) / "home"
                 home.mkdir()
-                row = peer(chosen.flexllm, FLEXLLM, prompts, home / "out", mock.urls)
-                rows.setdefault("flexllm", []).append(row)
+                if name == "stoker":
+                    row = stoker(home / "out", path, mock.urls, "--concurrency", str(SLOTS))
+                    row["found"] = _count(home, "out/completions_*")
+                elif name == "bare aiohttp":
+                    row = {**bare(path, mock.urls), "found": 0}
+                else:
+                    command = [str(place(base, name)), "-c", peers[name].script, str(path)]
+                    row = measure([*command, str(home / "out"), *mock.urls])
+                    row["found"] = _count(home, peers[name].outputs)
+                if row["exit"]:
+                    print(json.dumps({name: row["errors"]}), file=sys.stderr)
+                rows.setdefault(name, []).append(row)
                 shutil.rmtree(home)
-    print("| client | prompts/s | CPU s per 1,000 | peak MB | outputs |\n|---|---|---|---|---|")
-    for name, found in rows.items():
-        wall = statistics.median(row["wall"] for row in found)
-        cpu = statistics.median(row["cpu"] for row in found) / chosen.prompts * 1000
-        memory = max(row["rss_mb"] for row in found)
-        outputs = min(row["found"] for row in found)
-        print(f"| {name} | {chosen.prompts / wall:.0f} | {cpu:.2f} | {memory:.0f} | {outputs} |")
-        for row in found:
-            if row["exit"]:
-                print(json.dumps({"exit": row["exit"], "errors": row["errors"]}), file=sys.stderr)
+
+    def middle(name: str, what: str) -> float:
+        return statistics.median(float(row[what]) for row in rows[name])
+
+    return {
+        "prompts": prompts,
+        "clients": {
+            name: {
+                "prompts_s": round(prompts / middle(name, "wall"), 1),
+                "cpu_s_per_1000": round(middle(name, "cpu") / prompts * 1000, 2),
+                "peak_mb": round(max(row["rss_mb"] for row in found)),
+                "outputs": min(row["found"] for row in found),
+                "times_slower": round(middle(name, "wall") / middle("stoker", "wall"), 2),
+            }
+            for name, found in rows.items()
+        },
+    }
 
 
 if __name__ == "__main__":
-    main()
+    report(bench, venvs="", make_them=False, prompts=2000, rounds=3)

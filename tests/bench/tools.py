@@ -139,6 +139,10 @@ def report(bench: Callable[..., dict[str, Any]], **options: Any) -> None:
     """Run one benchmark by itself: its options from the command line, its numbers as JSON."""
     parser = argparse.ArgumentParser()
     for name, value in options.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            parser.add_argument(flag, action="store_true")
+        else:
+            parser.add_argument(flag, type=type(value), default=value)
     found = bench(**vars(parser.parse_args()))
     print(json.dumps(found, indent=1))
