@@ -431,7 +431,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "logs.save",
         "Save lines",
-        "Write what the chosen pane holds to a file here.",
+        "Write what the chosen pane holds, or a span of its whole log, to a file here.",
         ("S",),
         "Logs",
         screens=_LOGS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -140,3 +140,24 @@ async def seek(ask: Ask, source: str, when: str) -> int | None:
         if not isinstance(part, LogPart) or stamp(part.lines) is None:
             return None
     return low
+
+
+async def between(ask: Ask, source: str, begin: str, end: str) -> AsyncIterator[list[str]]:
+    """All lines of a log from one time to another, page by page; times as for :func:`seek`."""
+    offset = await seek(ask, source, begin)
+    started = False
+    while offset is not None:
+        part = await ask(ReadLog(source, offset=offset, lines=10 * PAGE))
+        if not isinstance(part, LogPart) or not part.lines or part.next <= offset:
+            return
+        kept: list[str] = []
+        for line in part.lines:
+            at = stamp([line])
+            started = started or (at is not None and at >= begin)
+            if at is not None and at > end:
+                yield kept
+                return
+            if started:
+                kept.append(line)
+        yield kept
+        offset = part.next

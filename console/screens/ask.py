@@ -9,8 +9,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 
-class AskLine(ModalScreen[str]):
-    """The answer, or nothing where it was left."""
+class AskLine(ModalScreen[str | None]):
+    """The answer; None where it was left."""
 
     def __init__(self, question: str, example: str = "") -> None:
         super().__init__()
@@ -32,4 +32,4 @@ class AskLine(ModalScreen[str]):
         """Escape leaves."""
         if event.key == "escape":
             event.stop()
-            self.dismiss("")
+            self.dismiss(None)

@@ -88,6 +88,10 @@ class EventsScreen(StokerScreen):
         if events:
             self._first, self._last = events[0].id, events[-1].id
 
+    def on_pane_refused(self, message: Pane.Refused) -> None:
+        """A filter that takes too long."""
+        self.query_one(FilterLine).refuse(message.problem)
+
     def on_filter_line_entered(self) -> None:
         """Back to the list."""
         self.query_one(Pane).focus()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from math import ceil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.css.query import NoMatches
 
-from console.logfile import moment_of, stamp
+from console.logfile import between, moment_of, stamp
 from console.screens.ask import AskLine
 from console.screens.base import StokerScreen
 from console.widgets.filter_line import FilterLine
@@ -43,6 +44,10 @@ def grid(count: int, width: int, height: int) -> tuple[int, int]:
         columns += 1
         rows = ceil(count / columns)
     return ceil(count / rows), rows
+
+
+async def _once(lines: list[str]) -> AsyncIterator[list[str]]:
+    yield lines
 
 
 class LogsScreen(StokerScreen):
@@ -195,7 +200,7 @@ class LogsScreen(StokerScreen):
             case "logs.merge":
                 self.merged = not self.merged
             case "logs.save":
-                self.save()
+                self.ask_save()
             case "logs.copy":
                 one = self.chosen
                 if one is not None:
@@ -223,9 +228,7 @@ class LogsScreen(StokerScreen):
         if not text:
             return
         panes = list(self.query(LogPane))
-        times = (stamp([pane.own(line)]) for pane in panes for line in pane.held())
-        day = next((at[:10] for at in times if at), time.strftime("%Y-%m-%d"))
-        when = moment_of(text, day)
+        when = moment_of(text, self._day())
         if when is None:
             self.app.say(f"{text!r} is no time: type 17:05 or 2026-11-29 17:05:30", "error")
             return
@@ -236,19 +239,57 @@ class LogsScreen(StokerScreen):
 
         self.app.spawn(all_of_them())
 
-    def save(self) -> None:
-        """What the chosen pane holds, as a file here."""
+    def _day(self) -> str:
+        """The day of what is held here, for times that are typed without one."""
+        panes = self.query(LogPane)
+        times = (stamp([pane.own(line)]) for pane in panes for line in pane.held())
+        return next((at[:10] for at in times if at), time.strftime("%Y-%m-%d"))
+
+    def ask_save(self) -> None:
+        """What to save of the chosen pane."""
         pane = self.chosen
         if pane is None:
             return
+        example = "from 17:05 to 17:20, of the whole file; nothing: what is held here"
+        if not isinstance(pane, FilePane):
+            example = "enter: what is held here"
+        self.app.push_screen(
+            AskLine(f"Save lines of {pane.source}", example), lambda text: self.save(pane, text)
+        )
+
+    def save(self, pane: LogPane, text: str | None) -> None:
+        """What the pane holds, or a span of its whole file, as a file here."""
+        if text is None:
+            return
         name = f"stoker-{pane.source}-{time.strftime('%Y%m%d-%H%M%S')}.log"
-        lines = list(pane.held())
+        if not text.strip():
+            self.app.spawn(self._write(name, _once(list(pane.held()))))
+            return
+        words = text.replace(" to ", " ").removeprefix("from ").split()
+        day = self._day()
+        times = [at for word in words if (at := moment_of(word, day)) is not None]
+        if not isinstance(pane, FilePane) or len(times) != 2 or len(words) != 2:
+            example = "17:05 17:20, or 2026-11-29T17:05 2026-11-30T03:00"
+            self.app.say(f"type two times: {example}", "error")
+        elif times[1] < times[0]:
+            self.app.say(f"{words[1]} is before {words[0]}", "error")
+        else:
+            self.app.say("saving …")
+            self.app.spawn(self._write(name, between(self.app.ask, pane.source, *times)))
+
+    async def _write(self, name: str, pages: AsyncIterator[list[str]]) -> None:
+        count = 0
+        path = Path(name)
         try:
-            Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
+            out = await asyncio.to_thread(path.open, "w", encoding="utf-8", errors="replace")
+            with out:
+                async for lines in pages:
+                    await asyncio.to_thread(out.writelines, [f"{line}\n" for line in lines])
+                    count += len(lines)
         except OSError as error:
             self.app.say(f"{name}: {error.strerror}", "error")
         else:
-            self.app.say(f"{len(lines):,} lines saved to {name}")
+            self.app.say(f"{count:,} lines saved to {name}")
 
     def refilter(self) -> None:
         """Everything held, through the filter as it is now."""
@@ -260,6 +301,10 @@ class LogsScreen(StokerScreen):
     def on_filter_line_wanted(self) -> None:
         """Another filter."""
         self.refilter()
+
+    def on_pane_refused(self, message: Pane.Refused) -> None:
+        """A filter that takes too long."""
+        self.query_one(FilterLine).refuse(message.problem)
 
     def on_filter_line_entered(self) -> None:
         """Back to the panes."""

@@ -59,6 +59,14 @@ class FilterLine(Input):
         self.post_message(self.Entered())
         return True
 
+    def refuse(self, problem: str) -> None:
+        """Take back a filter that turned out to be of no use; it can still be mended here."""
+        if self.text:
+            self.text = ""
+            self.add_class("bad")
+            self.app.say(problem, "error")
+            self.post_message(self.Wanted())
+
     def restricted(self) -> None:
         """See :class:`Input`: said once, where a bell would ring for each letter of a paste."""
         if not self.has_class("bad"):

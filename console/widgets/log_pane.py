@@ -239,7 +239,7 @@ class FilePane(LogPane):
         return f"(?i){found.text}" if found.pattern.flags & re.IGNORECASE else found.text
 
     def _kept(self, past: Past) -> list[tuple[int, str]]:
-        return [(n, line) for n, line in past.lines() if self._filter.keeps(line)]
+        return self._sifted(past.lines())
 
     async def _page(self, *, back: bool) -> None:
         """Fetch a page before or behind what is shown, and keep the line on top where it is."""

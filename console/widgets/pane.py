@@ -23,11 +23,16 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from console.model import MAX_CHARS, MAX_LINES
+from console.patience import TooLongError, at_most
 from console.text import plain, visible
 from console.widgets.paint import Line, Palette
 
 LIMIT = 2000
 """Characters of a line that are looked at and painted; the rest is counted."""
+
+
+SIFT_S = 0.4
+"""So long may a filter keep the screen waiting; five thousand lines take a fiftieth of it."""
 
 
 def last_state(line: str) -> str:
@@ -62,6 +67,19 @@ class Filter:
             return True
         return (self.pattern.search(line) is not None) != self.inverted
 
+    def sift(self, lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Those that are shown; none where looking takes too long, and then ``problem`` says so."""
+        if self.problem:
+            return []
+        if self.pattern is None:
+            return [one for one in lines if self.keeps(one[1])]
+        try:
+            with at_most(SIFT_S):
+                return [one for one in lines if self.keeps(one[1])]
+        except TooLongError:
+            self.problem = f"{self.text} takes too long: no repetition inside a repetition"
+            return []
+
 
 class Pane(Widget, can_focus=True):
     """One log or list: a title line, then lines."""
@@ -85,6 +103,13 @@ class Pane(Widget, can_focus=True):
         def __init__(self, pane: Pane) -> None:
             super().__init__()
             self.pane = pane
+
+    class Refused(Message):
+        """The filter cannot be used: why, in one line."""
+
+        def __init__(self, problem: str) -> None:
+            super().__init__()
+            self.problem = problem
 
     def __init__(self, style_of: Callable[[str], str], *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -118,13 +143,20 @@ class Pane(Widget, can_focus=True):
         self.pending = 0
         self._lines = deque(maxlen=MAX_LINES)
         self._strips.clear()
-        self._lines.extend((n, line) for n, line in lines if wanted.keeps(line))
+        self._lines.extend(self._sifted(lines))
         self.refresh()
+
+    def _sifted(self, lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Lines that pass the filter; one that cannot be used is told."""
+        well = not self._filter.problem
+        found = self._filter.sift(lines)
+        if well and self._filter.problem:
+            self.post_message(self.Refused(self._filter.problem))
+        return found
 
     def add(self, lines: Iterable[tuple[int, str]]) -> None:
         """New lines with their numbers. Repaints where it must."""
-        keeps = self._filter.keeps
-        fresh = [(n, line) for n, line in lines if keeps(line)]
+        fresh = self._sifted(lines)
         if not fresh:
             return
         room = MAX_LINES - len(self._lines)

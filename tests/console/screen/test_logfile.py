@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from console import clipboard
-from console.logfile import HELD, Past, moment_of, seek, stamp
+from console.logfile import HELD, Past, between, moment_of, seek, stamp
 from console.widgets.log_pane import FilePane, LogPane
 from remote.agent import logs
 from remote.protocol import LogPart, ReadLog, Request, Result
@@ -183,6 +183,48 @@ async def test_lines_are_saved_to_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     async with driven(elapsed=100) as one:
         await one.keys("0", "l")
         await one.until(lambda: any(p.count for p in one.app.screen.query(LogPane)))
-        await one.keys("S")
+        await one.keys("S", "enter")
         await one.until(lambda: saved(tmp_path))
         assert "Decode batch" in saved(tmp_path)[0]
+
+
+async def test_a_span_of_a_whole_file_is_read_page_by_page(tmp_path: Path) -> None:
+    """From the first line of the one second to the last of the other; no more of it is fetched."""
+    path = tmp_path / "a.log"
+    write(path, 40_000)
+    ask = File(path)
+    pages = [page async for page in between(ask, "gpu0", at(10_000), at(22_000))]
+    lines = [line for page in pages for line in page]
+    assert len(lines) == 12_001
+    assert "line 10000 " in lines[0]
+    assert "line 22000 " in lines[-1]
+    assert len(pages) > 2
+    assert [p async for p in between(ask, "gpu0", at(50_000), at(60_000))] in ([], [[]])
+
+
+async def test_a_span_is_saved_by_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two times; nonsense is one line and saves nothing."""
+    monkeypatch.chdir(tmp_path)
+    whole = tmp_path / "whole"
+    write(whole, 3_000)
+    ask = File(whole)
+    async with driven() as one:
+        monkeypatch.setattr(one.app.front, "call", lambda request, _timeout=30: ask(request))
+        await one.keys("0", "l")
+        await one.until(lambda: any(p.count for p in one.app.screen.query(LogPane)))
+        await one.keys("S")
+        await one.write("soon")
+        await one.keys("enter")
+        await one.sees("type two times")
+        await one.keys("S")
+        times = [at(1_000).replace(" ", "T"), at(1_099).replace(" ", "T")]
+        await one.write(f"from {times[1]} to {times[0]}")
+        await one.keys("enter")
+        await one.sees("is before")
+        assert not saved(tmp_path)
+        await one.keys("S")
+        await one.write(f"from {times[0]} to {times[1]}")
+        await one.keys("enter")
+        await one.sees("100 lines saved")
+        lines = saved(tmp_path)[0].splitlines()
+        assert (len(lines), "line 1000 " in lines[0]) == (100, True)

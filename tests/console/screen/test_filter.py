@@ -1,0 +1,68 @@
+"""Filters that an operator types: whatever they are, the console answers."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from console.patience import TooLongError, at_most
+from console.widgets.filter_line import FilterLine
+from console.widgets.log_pane import LogPane
+from console.widgets.pane import Filter, Pane
+from remote.protocol import Event, Happened, LogPart
+from tests.console.screen.driver import driven
+
+ENDLESS = "(a|aa)+$"
+LINE = "a" * 1_900 + "!"
+
+
+def test_an_endless_pattern_is_given_up() -> None:
+    """And says why; the others' alarm goes on."""
+    wanted = Filter(ENDLESS)
+    began = time.monotonic()
+    before = signal.getitimer(signal.ITIMER_REAL)[0]
+    assert wanted.sift([(0, LINE)]) == []
+    assert time.monotonic() - began < 5
+    assert "takes too long" in wanted.problem
+    assert wanted.sift([(0, "x")]) == []
+    if before:
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= before
+
+
+def test_patience_ends_and_leaves_nothing_behind() -> None:
+    """The handler of before is back, whether it was in time or not."""
+    before = signal.getsignal(signal.SIGALRM)
+    with at_most(5):
+        pass
+    with pytest.raises(TooLongError), at_most(0.05):
+        time.sleep(2)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+async def test_an_endless_pattern_freezes_no_screen() -> None:
+    """In the logs and the events: told, taken back, and mended by typing on."""
+    async with driven() as one:
+        await one.keys("l")
+        await one.until(lambda: one.app.screen.query(LogPane))
+        one.story.on_message(LogPart("gpu0", 1, 0, 0, [LINE] * 50))
+        await one.keys("slash")
+        await one.until(lambda: isinstance(one.app.focused, FilterLine))
+        await one.write(ENDLESS)
+        await one.sees("takes too long")
+        line = one.app.screen.query_one(FilterLine)
+        assert line.text == ""
+        assert line.has_class("bad")
+        await one.until(lambda: all(p.count for p in one.app.screen.query(LogPane)))
+        await one.keys("escape", "e")
+        one.story.on_message(Happened(Event(9_000, time.time(), "x", "info", LINE)))
+        await one.keys("slash")
+        await one.until(lambda: isinstance(one.app.focused, FilterLine))
+        await one.write(ENDLESS)
+        await one.until(lambda: one.app.screen.query_one(FilterLine).has_class("bad"))
+        line = one.app.screen.query_one(FilterLine)
+        line.value = ""
+        await one.write("ready")
+        pane = one.app.screen.query_one(Pane)
+        await one.until(lambda: 0 < pane.count <= 20)
