@@ -183,6 +183,11 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     advise.add_argument("--from", dest="snapshot", type=Path, metavar="SNAPSHOT.json")
     replay = verb("replay", _replay, "a recorded run in the same screens", target=False)
     replay.add_argument("file", type=Path, metavar="FILE", help="a journal.db of Stoker's")
+    serve = verb("serve", _serve, "the console in a browser on this machine")
+    serve.add_argument("--port", type=int, default=8000, metavar="N", help="(8000; 0: any)")
+    serve.add_argument(
+        "--allow-actions", action="store_true", help="it may change things, not only look"
+    )
     init = verb("init", _init, "write a first stoker.toml, to be edited", target=False)
     init.add_argument("file", nargs="?", type=Path, default=Path("stoker.toml"), metavar="FILE")
     return parser, names
@@ -492,6 +497,19 @@ def _replay(options: argparse.Namespace) -> int:
 
     run_replay(recorded, options.file.name)
     return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    first = settings.first(options.target)
+    try:
+        from console.web import server
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(("textual_serve", "aiohttp_jinja2", "jinja2")):
+            raise
+        raise UsageError("serve: textual-serve is not here: install stoker[serve]") from None
+    port, allow = options.port, options.allow_actions
+    return server.run(settings.path, first, port=port, allow=allow, debug=options.debug)
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -127,6 +127,7 @@ class KeyBar(Painted):
             and (a.group != "Replay" or self.app.replay is not None)
             and (not a.changes or self.app.replay is None)
             and a.name != self.screen_name
+            and (len(self.app.watches) > 1 or a.name not in ("targets", "target.next"))
             and (not a.screens or self.screen_name in a.screens)
             and (a.group not in ("Fleet", "Run") or self.screen_name in ("fleet", "run", "config"))
         ]
