@@ -45,7 +45,7 @@ class Lives(Generation):
     def fork(self, *options: str) -> None:
         """Start or resume."""
         words = ["--prompts", str(self.prompts), "--output", str(self.folder), *options]
-        self.log.unlink(missing_ok=True)
+        self.log.write_bytes(b"")
         self.pid = os.fork()
         if self.pid:
             return

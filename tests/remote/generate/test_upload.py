@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from remote.generate.records import Batch, deltas
 from remote.generate.upload import Uploader, explain
 from remote.protocol import S3Spec
 from tests.remote.generate.conftest import KEYS, Generation, Served, wait_for
+from tests.remote.generate.gate import Gate, Step
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +48,35 @@ def bucket(s3_url: str, request: pytest.FixtureRequest) -> Any:
     return s3.create_bucket(Bucket=name)
 
 
+def options(url: str, bucket: Any, folder: Path) -> tuple[str, ...]:
+    """What a run is told to upload to the bucket."""
+    keys = folder / "keys"
+    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
+    return ("--s3", f"{bucket.name}/run/", "--s3-endpoint", url, "--credentials", str(keys))
+
+
 @pytest.fixture
 def s3_options(s3_url: str, bucket: Any, tmp_path: Path) -> tuple[str, ...]:
-    """What a run is told to upload to the bucket."""
-    keys = tmp_path / "keys"
-    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
-    return ("--s3", f"{bucket.name}/run/", "--s3-endpoint", s3_url, "--credentials", str(keys))
+    """The same, without a gate."""
+    return options(s3_url, bucket, tmp_path)
+
+
+@pytest.fixture
+def gate(s3_url: str) -> Iterator[Gate]:
+    """In front of the S3."""
+    gate = Gate(s3_url)
+    yield gate
+    gate.close()
+
+
+def clean(run: Generation, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit of directory and bucket finds nothing, and everything is in the bucket."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    report = verify.audit(run.folder, prompts=run.prompts, s3=verify.S3Source(s3_url))
+    assert not report.violations, report.violations
+    assert report.in_bucket == report.uploaded > 0
+    assert report.not_done == 0
 
 
 def make_batch(folder: Path, number: int, size: int = 1000) -> Batch:
@@ -246,3 +271,105 @@ def test_retention(
     assert batches.count(run.folder).uploaded == 2
     report = verify.audit(run.folder, prompts=run.prompts)
     assert not report.violations, report.violations
+
+
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [("received", 0.0), ("stored", 0.0), ("answered", 0.0), ("answered", 0.05), ("answered", 0.1)],
+)
+def test_killed_at_every_step_of_an_upload(
+    step: Step,
+    after: float,
+    serve: Callable[..., Served],
+    generation: Callable[..., Generation],
+    gate: Gate,
+    s3_url: str,
+    bucket: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before S3 has it, before the run hears of it, before the manifest, before the deletion."""
+    run = generation(600)
+    server = serve(delay=0.0)
+    told = options(gate.url, bucket, tmp_path)
+    killed: list[Step] = []
+
+    def kill(now: Step) -> None:
+        if now == step and not killed:
+            killed.append(now)
+            time.sleep(after)
+            run.kill()
+            raise ConnectionAbortedError
+
+    gate.on_put = kill
+    run.start(server, options=(*told, "--delete-uploaded"))
+    assert run.wait() == -signal.SIGKILL
+    assert killed
+    run.start(server, options=(*told, "--delete-uploaded"))
+    assert run.wait() == 0, run.text()
+    assert sorted(gate.stored) == sorted(set(gate.stored)), "nothing is put twice"
+    assert len(gate.stored) == 2
+    assert not list(run.folder.glob("completions_*"))
+    clean(run, s3_url, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "says"),
+    [
+        ((400, "ExpiredToken"), "the credentials have expired"),
+        ((403, "RequestTimeTooSkewed"), "clock is wrong"),
+        ((404, "NoSuchBucket"), "there is no such bucket"),
+        ((403, "AccessDenied"), "access denied"),
+        ((500, "InternalError"), "InternalError"),
+        ("hang up", "cannot be reached"),
+    ],
+)
+def test_s3_that_fails_is_named_and_harms_nothing(
+    refuse: Any,
+    says: str,
+    serve: Callable[..., Served],
+    generation: Callable[..., Generation],
+    gate: Gate,
+    s3_url: str,
+    bucket: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every prompt is done meanwhile; once S3 is well the rest goes up by itself."""
+    run = generation(40)
+    gate.refuse = refuse
+    run.start(serve(delay=0.0), options=options(gate.url, bucket, tmp_path))
+    wait_for(lambda: says in run.progress().get("s3_error", ""), 40, says)
+    progress = run.progress()
+    assert (progress["completed"], progress["not_in_s3"]) == (40, 40)
+    assert "Traceback" not in run.text()
+    gate.refuse = ""
+    assert run.wait() == 0, run.text()
+    assert run.progress()["s3_error"] == ""
+    clean(run, s3_url, monkeypatch)
+
+
+def test_left_with_uploads_to_do(
+    serve: Callable[..., Served],
+    generation: Callable[..., Generation],
+    gate: Gate,
+    s3_url: str,
+    bucket: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Told to leave while S3 is down: exit status 1, and what is missing is sent next time."""
+    run = generation(40)
+    gate.refuse = (403, "AccessDenied")
+    server = serve(delay=0.0)
+    told = options(gate.url, bucket, tmp_path)
+    run.start(server, options=told)
+    wait_for(lambda: run.progress().get("s3_error"), 40)
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 1
+    assert "40 records not yet in S3" in run.text()
+    gate.refuse = ""
+    run.start(server, options=told)
+    assert run.wait() == 0, run.text()
+    assert len(server.told()["seen"]) == 40
+    clean(run, s3_url, monkeypatch)
