@@ -12,6 +12,7 @@ import pytest
 
 from remote.generate import control
 from remote.generate.command import argv, parser, settings_of
+from remote.generate.limits import short_of_memory
 from remote.protocol import FleetSpec, RunSpec, S3Spec, TargetSpec
 from tests.remote.generate.conftest import ROOT, Generation, Served, wait_for, write_prompts
 
@@ -141,3 +142,9 @@ def test_more_requests_than_open_files_are_not_sent(
     assert run.wait() == 0
     assert server.told()["peak"] <= 64 + 1
     assert run.progress()["failed"] == 0
+
+
+def test_little_memory_is_told() -> None:
+    """As far as it can be known before."""
+    assert short_of_memory(10_000_000, 512) == ""
+    assert "MB of memory are free, 1,000,000,000,000 prompts" in short_of_memory(10**12, 8)

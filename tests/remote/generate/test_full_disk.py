@@ -63,6 +63,7 @@ def test_small_disk(serve: Callable[..., Served], small_disk: Path, tmp_path: Pa
     run.log = tmp_path / "log"
     run.start(server)
     wait_for(lambda: "disk full" in run.text())
+    assert "the disk has 0.0 GB left, the remaining 300 records need about" in run.text()
     wait_for(lambda: "disk full" in run.progress().get("problem", ""))
     run.kill()
     run.wait()
