@@ -35,7 +35,6 @@ _N = TypeVar("_N", int, float)
 _READS = 8
 """Pieces of a log that are read in one look: a flood is caught up with over several."""
 
-_RATE_WINDOW = 10.0
 _FULL = 0.8
 """Share of its slots that makes a server count as full."""
 
@@ -423,7 +422,7 @@ class Server:
         if self._rates and metrics.decode_tokens < self._rates[-1][1]:
             self._rates.clear()
         self._rates.append((now, metrics.decode_tokens))
-        while len(self._rates) > 2 and now - self._rates[0][0] > _RATE_WINDOW:
+        while len(self._rates) > 2 and now - self._rates[0][0] > self.timing.rate:
             self._rates.popleft()
 
     def gen_tok_s(self, now: float) -> float | None:

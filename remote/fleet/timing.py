@@ -15,6 +15,8 @@ class Timing:
     """The whole process table, for members that have come."""
     loads: float = 3.0
     metrics: float = 3.0
+    rate: float = 10.0
+    """Tokens a second are the mean of so long."""
     info: float = 60.0
     ports: float = 5.0
     """Who listens on the ports of servers that are not ours."""

@@ -28,6 +28,7 @@ from remote.protocol import (
     Failure,
     FlagCatalogue,
     Flags,
+    FlagValue,
     FleetSpec,
     Get,
     Plan,
@@ -134,13 +135,31 @@ async def site_of(
     sglang: Version = "0.5.12",
 ) -> AsyncIterator[Site]:
     """A workspace with simulated servers' Python and ``count`` prompts, and its agent."""
+    spec = spec_of(agent.workspace, tmp_path, gpus=gpus, count=count, speed=speed, sglang=sglang)
+    agent.start()
+    made = Site(agent, spec, await Link.open(await agent.ready()))
+    yield made
+    made.link.close()
+
+
+def spec_of(
+    workspace: Workspace,
+    tmp_path: Path,
+    *,
+    gpus: int,
+    count: int,
+    speed: float = 40,
+    sglang: Version = "0.5.12",
+    **flags: FlagValue,
+) -> TargetSpec:
+    """A target in this workspace, with its model, its prompts and its simulated SGLang."""
     model.write(tmp_path / "model")
     (tmp_path / "cards").mkdir()
     settings = SimSettings(state_dir=str(tmp_path / "cards"), speed=speed, transient_errors=0.0)
     python = venv.make(tmp_path / "sglang", sglang, settings)
-    root = agent.workspace.root
+    root = workspace.root
     prompts.write(root / "prompts.jsonl", prompts.expand(prompts.shipped(), count))
-    spec = TargetSpec(
+    return TargetSpec(
         name="site",
         workspace=str(root),
         python=str(python),
@@ -149,14 +168,10 @@ async def site_of(
             gpus=gpus,
             base_port=ports.free_range(gpus),
             drain_seconds=20,
-            flags=FLAGS,
+            flags={**FLAGS, **{k.replace("_", "-"): v for k, v in flags.items()}},
         ),
         run=RunSpec(output="out"),
     )
-    agent.start()
-    made = Site(agent, spec, await Link.open(await agent.ready()))
-    yield made
-    made.link.close()
 
 
 def ready(shown: Picture) -> bool:
