@@ -33,6 +33,7 @@ QUIT_S: Final = 4.0
 """For so long a console may take to leave when asked; then it is ended."""
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
+OWN: Final = Path(__file__).parent / "static"
 
 
 PACKAGES: Final = str(Path(console.__file__).resolve().parents[1])
@@ -102,6 +103,7 @@ class ConsoleServer(Server):
                 web.get("/", self.handle_index, name="index"),
                 web.get("/ws", self.handle_websocket, name="websocket"),
                 web.static("/static", self.statics_path, name="static"),
+                web.static("/own", OWN),
             ]
         )
         app.on_shutdown.append(self.on_shutdown)
