@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import random
 import socket
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ KEEPALIVE_S = 10.0
 KEEPALIVES = 3
 SESSIONS = 6
 """Commands at once: sshd allows 10 sessions (MaxSessions) and frees one late; one is the link's."""
-OPEN_TRIES = 40
+OPEN_S = 20.0
+"""So long a command waits for one of sshd's sessions."""
 JUMPS = 8
 
 
@@ -131,7 +134,8 @@ class SshHost:
 
     async def open(self, argv: list[str]) -> Process:
         command = hop.line(argv)
-        for attempt in range(OPEN_TRIES):
+        end = time.monotonic() + OPEN_S
+        for attempt in count():
             try:
                 process = await self._connection.create_process(
                     command, encoding=None, stdin=asyncssh.PIPE, stderr=asyncssh.PIPE
@@ -140,6 +144,8 @@ class SshHost:
                 # 2, "open failed": the sessions are all taken; sshd frees an ended one late.
                 if error.code != asyncssh.OPEN_CONNECT_FAILED or not self._alive:
                     raise LinkError(f"{self.name}: {error.reason}", "lost") from None
+                if time.monotonic() > end:
+                    break
                 await asyncio.sleep(0.02 * (1 + min(attempt, 10)) * random.uniform(0.5, 1.5))
             except (asyncssh.Error, OSError) as error:
                 raise LinkError(f"{self.name}: the connection was lost: {error}", "lost") from None

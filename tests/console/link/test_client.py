@@ -29,6 +29,14 @@ def bridges(workspace: Workspace) -> list[psutil.Process]:
     ]
 
 
+def gone(pid: int) -> bool:
+    """Whether a killed process holds nothing any more, be it reaped or not."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 async def test_nothing_deployed_says_what_to_do(target: Target) -> None:
     async with watching(target) as watcher:
         with pytest.raises(LinkError, match="stoker deploy") as caught:
@@ -92,6 +100,7 @@ async def test_who_may_only_look_starts_no_agent(
     await deploy(target)
     before = agent_pid(workspace)
     os.kill(before, signal.SIGKILL)
+    await until(lambda: gone(before))
     async with watching(dataclasses.replace(target, read_only=True)) as watcher:
         with pytest.raises(LinkError, match="no agent runs"):
             await watcher.client.call(Get())
