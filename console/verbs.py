@@ -292,7 +292,7 @@ async def restart(
 ) -> int:
     """``stoker restart``: show the plan, ask, and follow the swap to its end."""
 
-    def request(dry: bool) -> Restart:
+    def request(*, dry: bool, take_over: list[int]) -> Restart:
         return Restart(
             spec=target.spec,
             set_flags=set_flags,
@@ -302,12 +302,13 @@ async def restart(
             in_flight=in_flight,
             at_once=at_once,
             confirm_within_min=confirm_within,
+            take_over=take_over,
             dry_run=dry,
         )
 
     async with session(target) as here:
         try:
-            plan = await here.call(request(dry=True), timeout=180)
+            plan = await here.call(request(dry=True, take_over=[]), timeout=180)
         except LinkError as error:
             if error.kind == "refused" and (set_flags or unset_flags):
                 raise VerbError(str(error)) from None
@@ -321,9 +322,10 @@ async def restart(
     if dry_run:
         return 0
     # Without a link meanwhile: whoever is asked may take long, and the bridge leaves a silent one.
-    ask(f"Restart {_which(target, gpus)} ({strategy}, {in_flight})?", yes=yes)
+    ending = f", ending {len(plan.take_over)} not started by Stoker" if plan.take_over else ""
+    ask(f"Restart {_which(target, gpus)} ({strategy}, {in_flight}){ending}?", yes=yes)
     async with session(target) as here:
-        return await _swap(here, request(dry=False), tell_plan=False)
+        return await _swap(here, request(dry=False, take_over=plan.take_over), tell_plan=False)
 
 
 async def rollback(

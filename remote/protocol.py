@@ -458,6 +458,9 @@ class Restart(Struct, tag="restart", frozen=True):
     at_once: int = 1
     """How many servers a rolling swap (and a canary's rest) takes out of service together."""
     confirm_within_min: float | None = None
+    take_over: list[int] = []
+    """Processes (pids) of servers not started by Stoker that may be ended, as the plan named
+    them; without their being named here the restart is refused."""
     dry_run: bool = False
     why: str = ""
 
@@ -643,6 +646,8 @@ class Plan(Struct, tag="plan", frozen=True):
     """What it will cost, a line each: GPU-seconds without tokens, then each mode of dealing with
     answers under way, its name in front (``drain: …``)."""
     predicted: Predicted | None = None
+    take_over: list[int] = []
+    """Processes of servers not started by Stoker that it would end."""
 
 
 class LogPart(Struct, tag="log", frozen=True):

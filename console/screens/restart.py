@@ -379,6 +379,7 @@ class RestartScreen(ModalScreen[None]):
         if spec is None:
             return None
         how = how or self.how
+        shown = self.plans.get(how.strategy)
         return Restart(
             spec=spec,
             set_flags={n: v for n, v in self.edits.items() if v is not None},
@@ -388,6 +389,7 @@ class RestartScreen(ModalScreen[None]):
             in_flight=how.in_flight,
             at_once=how.at_once if how.strategy != "all" else 1,
             confirm_within_min=how.within,
+            take_over=[] if dry_run or shown is None else shown.take_over,
             dry_run=dry_run,
         )
 

@@ -159,6 +159,7 @@ class Actions:
             in_flight=request.in_flight,
             at_once=request.at_once,
             confirm_within_min=request.confirm_within_min,
+            take_over=request.take_over,
             dry_run=request.dry_run,
         )
 
@@ -201,6 +202,7 @@ class Actions:
         at_once: int,
         warnings: Sequence[str] = (),
         confirm_within_min: float | None = None,
+        take_over: Sequence[int] = (),
         dry_run: bool = False,
     ) -> Result:
         old = epochs.current(fleet.infos(), self._owner.journal.epochs)
@@ -225,6 +227,12 @@ class Actions:
         plan = replace(plan, warnings=[*warnings, *plan.warnings])
         if dry_run or plan.swap is None:
             return plan
+        if unasked := sorted({*plan.take_over} - {*take_over}):
+            raise RequestError(
+                f"not started by Stoker: pid {', '.join(map(str, unasked))}: a restart ends it "
+                "only after the plan that names it was confirmed (`stoker restart`)",
+                "take-over",
+            )
         self._refuse_if_busy()
         # In the names and with the meanings of the installed version.
         flags, _ = fleet.new_flags(base, set_flags, unset_flags)

@@ -475,6 +475,7 @@ class Fleet:
         warnings += dialect.changed_meanings(new, self.knowledge.is_new) + doubts(new)
         for server in servers:
             warnings += self._taking_over(server)
+        foreign = [s.main.pid for s in servers if s.foreign and s.alive and s.main is not None]
         why = self.operations.run.unable() or sglang_flags.other_answers(old, new)
         busy = any(s.alive and self.operations.left(s) != 0 for s in servers)
         drains = in_flight == "drain" or (in_flight == "continue" and busy and bool(why))
@@ -509,6 +510,7 @@ class Fleet:
                 continues=not why,
                 mean_tokens=expected_tokens,
             ),
+            take_over=foreign,
         )
 
     def _taking_over(self, server: Server) -> list[str]:

@@ -148,16 +148,19 @@ class Knowledge:
         memory: Callable[[int], tuple[int, int] | None],
     ) -> capacity.Prediction | None:
         """Slots and memory under these flags, from the numbers that some server's start has
-        printed; None until one has."""
+        printed (also of one that was not started here); None until one has."""
         for server in servers:
-            facts, launch = server.reader.facts, server.launch
-            if launch is None or facts.avail_before is None or facts.avail_after is None:
+            facts, begun = server.reader.facts, server.launch or server.foreign
+            if begun is None or facts.avail_before is None or facts.avail_after is None:
                 continue
             known = memory(server.gpu)
             total = known[1] / 1024 if known is not None else facts.avail_before + capacity.RESERVED
             card = capacity.Card(total, facts.avail_before, facts.avail_after)
-            model = capacity.learn(facts, launch.flags, self.is_new, self.model)
-            return capacity.predict(flags, self.is_new, card, model) if model is not None else None
+            model = capacity.learn(facts, begun.flags, self.is_new, self.model)
+            if model is None:
+                return None
+            card = capacity.learn_slack(facts, begun.flags, self.is_new, card, model)
+            return capacity.predict(flags, self.is_new, card, model)
         return None
 
 

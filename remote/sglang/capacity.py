@@ -93,6 +93,8 @@ class Card:
     """GiB free before the weights are loaded."""
     after: float
     """GiB free once they are."""
+    slack: float = 0.0
+    """GiB that a start gave its pools beyond what :func:`predict` foresees (or less: negative)."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,24 @@ def learn(facts: StartFacts, flags: Flags, new: bool, model: Model | None) -> Mo
     return model
 
 
+def learn_slack(facts: StartFacts, flags: Flags, new: bool, card: Card, model: Model) -> Card:
+    """The card with what this start under ``flags`` gave its pools beyond the foreseen.
+
+    What an environment variable or an unknown default takes is nearly the same at the next start.
+    Below 0.1 GiB it is the rounding of the log.
+    """
+    if facts.kv_cache is None or (model.hybrid and facts.ssm_state is None):
+        return card
+    # Pools that a count bounds say nothing of the memory there was.
+    if any(flags.get(name) for name in ("max-mamba-cache-size", "max-total-tokens")):
+        return card
+    expected = predict(flags, new, card, model)
+    got = facts.kv_cache + (facts.ssm_state or 0.0) + (facts.conv_state or 0.0)
+    if expected is None or abs(got - expected.pools) < 0.1:
+        return card
+    return replace(card, slack=got - expected.pools)
+
+
 def mem_fraction(flags: Flags, total: float, vision: tuple[int, int] | None) -> float:
     """``mem-fraction-static``, or what 0.5.12 computes where it is not set.
 
@@ -232,7 +252,7 @@ def predict(flags: Flags, new: bool, card: Card, model: Model) -> Prediction | N
     one card a server are not part of the model.
     """
     fraction = mem_fraction(flags, card.total, model.vision)
-    rest = card.after - card.before * (1 - fraction) - (_IMAGE_CACHE if new else 0.0)
+    rest = card.after - card.before * (1 - fraction) - (_IMAGE_CACHE if new else 0.0) + card.slack
     rest_bytes = rest * GIB
     if rest_bytes <= 0:
         return None

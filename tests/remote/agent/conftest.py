@@ -27,6 +27,7 @@ from remote.protocol import (
     Reply,
     Request,
     Result,
+    TargetSpec,
     encode,
 )
 from tests.ending import end_all_in
@@ -52,10 +53,18 @@ class Link:
         self._id = 0
 
     @classmethod
-    async def open(cls, socket: Path, role: str = "console") -> Link:
+    async def open(
+        cls, socket: Path, role: str = "console", spec: TargetSpec | None = None
+    ) -> Link:
         reader, writer = await asyncio.open_unix_connection(socket, limit=2 * MAX_LINE)
         link = cls(reader, writer)
-        hello = Hello(version=VERSION, code="x", role=role, who="tester")  # type: ignore[arg-type]
+        hello = Hello(
+            version=VERSION,
+            code="x",
+            role=role,  # type: ignore[arg-type]
+            who="tester",
+            spec=spec,
+        )
         writer.write(encode(hello))
         return link
 

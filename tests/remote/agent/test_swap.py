@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,3 +291,56 @@ async def test_new_flags_that_nobody_confirms_go_again(
             await again.stopped()
         finally:
             await again.close()
+
+
+def by_hand(spec: TargetSpec, log: Path) -> subprocess.Popen[bytes]:
+    """A server as an operator starts it in a terminal."""
+    argv = [spec.python, "-m", "sglang.launch_server", "--model-path", spec.fleet.model]
+    flags = ("--mem-fraction-static", "0.85", "--mamba-ssm-dtype", "bfloat16")
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [*argv, "--port", str(spec.fleet.base_port), *flags],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"},
+            start_new_session=True,
+        )
+
+
+async def test_a_server_by_hand_is_ended_only_when_that_was_confirmed(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    spec = spec_of(workspace, tmp_path, gpus=1, count=10, speed=80, max_running_requests=SLOTS)
+    hand = by_hand(spec, tmp_path / "hand.log")
+    site = await Inside.open(workspace, spec)
+    try:
+        # Looking is enough to find it: within seconds of an agent's first word of the target.
+        site.link.close()
+        site.link = await Link.open(workspace.socket, spec=spec)
+        shown = await site.until(
+            lambda s: s.servers and s.servers[0].state == "foreign" and s.infos[0].max_running, 20
+        )
+        assert shown.infos[0].pid == hand.pid
+        assert shown.infos[0].log == str(tmp_path / "hand.log")
+        planned = await site.ask(Restart(spec=spec, dry_run=True))
+        assert isinstance(planned, Plan)
+        assert planned.take_over == [hand.pid]
+        assert any(f"pid {hand.pid} was not started by Stoker" in w for w in planned.warnings)
+        # Its start-up log is enough to foresee what our flags will come to.
+        assert planned.predicted_max_running == SLOTS
+        for confirmed in ([], [1]):
+            refused = await site.ask(Restart(spec=spec, take_over=confirmed))
+            assert isinstance(refused, Failure)
+            assert f"not started by Stoker: pid {hand.pid}: a restart ends it only" in refused.text
+        assert hand.poll() is None
+        begun = await site.restart(take_over=planned.take_over)
+        swap = await site.swapped(begun.id)
+        assert swap.state == "done", swap.text
+        assert await asyncio.to_thread(hand.wait, 10) is not None
+        shown = await site.until(ready)
+        assert (shown.infos[0].epoch, shown.infos[0].max_running) == (1, SLOTS)
+    finally:
+        await site.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(hand.pid, signal.SIGKILL)
+        await asyncio.to_thread(hand.wait)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,3 +205,37 @@ def test_constants_are_learned_from_the_log_of_an_unknown_model() -> None:
     assert capacity.learn(facts, flags, False, QWEN3_6_27B) != QWEN3_6_27B
     assert capacity.learn(StartFacts(), flags, False, QWEN3_6_27B) == QWEN3_6_27B
     assert capacity.learn(StartFacts(), flags, False, None) is None
+
+
+def test_memory_that_nobody_foresees_is_learned_from_a_start() -> None:
+    """The fraction is not set, and this SGLang computes another one than is known here."""
+    flags: Flags = {"mamba-ssm-dtype": "bfloat16"}
+    other: Flags = {**flags, "mamba-scheduler-strategy": "extra_buffer"}
+    really = replace(CARD, slack=-3.0)
+    truth = capacity.predict(flags, False, really, QWEN3_6_27B)
+    assert truth is not None
+    assert truth.max_mamba is not None
+    facts = StartFacts(
+        avail_before=FREE,
+        avail_after=CARD.after,
+        max_mamba=truth.max_mamba,
+        conv_state=round(truth.max_mamba * QWEN3_6_27B.conv / GIB, 2),
+        ssm_state=round(truth.max_mamba * QWEN3_6_27B.ssm_elements * 2 / GIB, 2),
+        kv_tokens=truth.kv_tokens,
+        kv_cache=round(truth.kv_tokens * QWEN3_6_27B.cell / GIB, 2),
+    )
+    card = capacity.learn_slack(facts, flags, False, CARD, QWEN3_6_27B)
+    assert card.slack == pytest.approx(-3.0, abs=0.05)
+    wanted = capacity.predict(other, False, really, QWEN3_6_27B)
+    got = capacity.predict(other, False, card, QWEN3_6_27B)
+    naive = capacity.predict(other, False, CARD, QWEN3_6_27B)
+    assert wanted is not None
+    assert got is not None
+    assert naive is not None
+    assert abs(got.max_running - wanted.max_running) <= 1 < naive.max_running - wanted.max_running
+    # A prediction that was right stays as it is, and so does one that a count had bounded.
+    right = capacity.learn_slack(facts, flags, False, card, QWEN3_6_27B)
+    assert right == card
+    bounded: Flags = {**flags, "max-total-tokens": 1000}
+    assert capacity.learn_slack(facts, bounded, False, CARD, QWEN3_6_27B) == CARD
+    assert capacity.learn_slack(StartFacts(), flags, False, CARD, QWEN3_6_27B) == CARD
