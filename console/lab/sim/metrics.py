@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TypeAlias
 
 from console.lab.sim.config import Config
 from console.lab.sim.engine import Decode, Engine, Prefill
@@ -24,6 +26,9 @@ STALE_S = 30.0
 """How long the gauges of an idle scheduler may stand still."""
 NOT_SECONDS = ("available", "graph_gb", "prefill_gb")
 """Members of the start's record that are sizes in GiB."""
+
+Samples: TypeAlias = Sequence[tuple[dict[str, str], float]]
+"""Labels and value of each sample of a metric."""
 
 
 class Histogram:
@@ -52,6 +57,17 @@ class Histogram:
             le = "+Inf" if bound == float("inf") else str(bound)
             yield f"{name}_bucket{_labels({**labels, 'le': le})} {total}.0"
         yield f"{name}_count{_labels(labels)} {self.count}.0"
+
+
+def _family(name: str, kind: str, samples: Samples) -> Iterator[str]:
+    """One metric's lines; none where nothing was counted."""
+    if not samples:
+        return
+    yield f"# HELP sglang:{name} {name.replace('_', ' ')}"
+    yield f"# TYPE sglang:{name} {kind}"
+    for labels, value in samples:
+        shown = "NaN" if value != value else repr(float(value))
+        yield f"sglang:{name}{_labels(labels)} {shown}"
 
 
 def _labels(labels: dict[str, str]) -> str:
@@ -190,29 +206,16 @@ class Metrics:
 
     def text(self) -> str:
         """The whole exposition."""
-        new, lines = self._config.new, list[str]()
+        parts = (self._http(), self._tokens(), self._times(), self._active(), self._scheduler())
+        return "\n".join(chain(*parts, self._startup_times())) + "\n"
 
-        def add(name: str, kind: str, samples: list[tuple[dict[str, str], float]]) -> None:
-            if not samples:
-                return
-            lines.append(f"# HELP sglang:{name} {name.replace('_', ' ')}")
-            lines.append(f"# TYPE sglang:{name} {kind}")
-            for labels, value in samples:
-                shown = "NaN" if value != value else repr(float(value))
-                lines.append(f"sglang:{name}{_labels(labels)} {shown}")
-
-        def by_stream(counts: Counter[str]) -> list[tuple[dict[str, str], float]]:
-            if new:
-                return [({**self.model, "is_streaming": k}, n) for k, n in sorted(counts.items())]
-            return [(self.model, n) for n in counts.values()]
-
-        http = self.http_requests.items()
-        add(
+    def _http(self) -> Iterator[str]:
+        yield from _family(
             "http_requests_total",
             "counter",
-            [({"endpoint": e, "method": m}, n) for (e, m), n in http],
+            [({"endpoint": e, "method": m}, n) for (e, m), n in self.http_requests.items()],
         )
-        add(
+        yield from _family(
             "http_responses_total",
             "counter",
             [
@@ -220,21 +223,35 @@ class Metrics:
                 for (e, m, s), n in self.http_responses.items()
             ],
         )
-        add("prompt_tokens_total", "counter", by_stream(self.prompt_tokens))
-        add("generation_tokens_total", "counter", by_stream(self.generated))
+
+    def _active(self) -> Iterator[str]:
+        active = [({"endpoint": e, "method": m}, n) for (e, m), n in self.http_active.items()]
+        yield from _family("http_requests_active", "gauge", active)
+
+    def _tokens(self) -> Iterator[str]:
+        def by_stream(counts: Counter[str]) -> Samples:
+            if self._config.new:
+                return [({**self.model, "is_streaming": k}, n) for k, n in sorted(counts.items())]
+            return [(self.model, n) for n in counts.values()]
+
+        yield from _family("prompt_tokens_total", "counter", by_stream(self.prompt_tokens))
+        yield from _family("generation_tokens_total", "counter", by_stream(self.generated))
         if self.cached:
             labels = {**self.model, "cache_source": "device"}
-            add("cached_tokens_total", "counter", [(labels, self.cached)])
-        add("num_requests_total", "counter", by_stream(self.requests))
+            yield from _family("cached_tokens_total", "counter", [(labels, self.cached)])
+        yield from _family("num_requests_total", "counter", by_stream(self.requests))
         if self.aborted:
-            add("num_aborted_requests_total", "counter", [(self.model, self.aborted)])
+            aborted = [(self.model, float(self.aborted))]
+            yield from _family("num_aborted_requests_total", "counter", aborted)
+
+    def _times(self) -> Iterator[str]:
         for name, by_kind in (
             ("time_to_first_token_seconds", self.ttft),
             ("e2e_request_latency_seconds", self.e2e),
         ):
             for kind, histogram in sorted(by_kind.items()):
-                labels = {**self.model, "is_streaming": kind} if new else self.model
-                lines.extend(self._histogram(name, histogram, labels))
+                labels = {**self.model, "is_streaming": kind} if self._config.new else self.model
+                yield from self._histogram(name, histogram, labels)
         for name, histogram, labels in (
             ("queue_time_seconds", self.queue, self.scheduler),
             ("prompt_tokens_histogram", self.prompts, self.model),
@@ -242,32 +259,23 @@ class Metrics:
             ("generation_tokens_histogram", self.answers, self.model),
             ("get_loads_duration_seconds", self.loads, self.model),
         ):
-            lines.extend(self._histogram(name, histogram, labels))
-        add(
-            "http_requests_active",
-            "gauge",
-            [({"endpoint": e, "method": m}, n) for (e, m), n in self.http_active.items()],
-        )
+            yield from self._histogram(name, histogram, labels)
+
+    def _scheduler(self) -> Iterator[str]:
         totals = self._engine.totals
         modes = {
             "prefill_compute": totals.prefill_tokens,
             "decode": totals.decode_tokens,
             "prefill_cache": totals.cached_tokens,
         }
-        add(
-            "realtime_tokens_total",
-            "counter",
-            [({**self.scheduler, "mode": mode}, n) for mode, n in modes.items()],
-        )
+        by_mode: Samples = [({**self.scheduler, "mode": mode}, n) for mode, n in modes.items()]
+        yield from _family("realtime_tokens_total", "counter", by_mode)
         graph = "decode_cuda_graph" if self._config.cuda_graph else "decode_none"
-        add(
-            "cuda_graph_passes_total",
-            "counter",
-            [
-                ({**self.scheduler, "mode": "prefill_none"}, totals.prefill_steps),
-                ({**self.scheduler, "mode": graph}, totals.decode_steps),
-            ],
-        )
+        passes: Samples = [
+            ({**self.scheduler, "mode": "prefill_none"}, totals.prefill_steps),
+            ({**self.scheduler, "mode": graph}, totals.decode_steps),
+        ]
+        yield from _family("cuda_graph_passes_total", "counter", passes)
         for name, total in (
             ("evicted_tokens_total", totals.evicted),
             ("num_retracted_requests_total", totals.retracted),
@@ -275,20 +283,21 @@ class Metrics:
             ("num_retracted_output_tokens_total", totals.retracted_output),
         ):
             if total:
-                add(name, "counter", [(self.scheduler, total)])
+                yield from _family(name, "counter", [(self.scheduler, total)])
         for name, value in self._gauges.items():
-            add(name, "gauge", [(self.scheduler, value)])
-        if new:
-            phases = {k: v for k, v in self._startup.items() if k not in NOT_SECONDS}
-            add(
-                "startup_time_seconds",
-                "gauge",
-                [({**self.model, "phase": phase}, took) for phase, took in phases.items()],
-            )
-        else:
-            for name in ("engine_startup_time", "engine_load_weights_time"):
-                add(name, "gauge", [(self.scheduler, 0.0)])
-        return "\n".join(lines) + "\n"
+            yield from _family(name, "gauge", [(self.scheduler, value)])
+
+    def _startup_times(self) -> Iterator[str]:
+        if self._config.new:
+            took: Samples = [
+                ({**self.model, "phase": phase}, seconds)
+                for phase, seconds in self._startup.items()
+                if phase not in NOT_SECONDS
+            ]
+            yield from _family("startup_time_seconds", "gauge", took)
+            return
+        for name in ("engine_startup_time", "engine_load_weights_time"):
+            yield from _family(name, "gauge", [(self.scheduler, 0.0)])
 
     @staticmethod
     def _histogram(name: str, histogram: Histogram, labels: dict[str, str]) -> Iterator[str]:
