@@ -290,8 +290,11 @@ class Chart(Painted):
         ends: list[Part] = []
         if not faded and app.lookback.until is None:
             ends = spread_parts(state, metric, share=self.plot.unit == "%")
-        if ends and width_of(title) + width_of(ends) + width_of(legend) + 2 <= width:
-            title += ends
+        room = width - width_of(title) - width_of(legend) - 1
+        for shown in (ends, ends[:-1]):
+            if shown and width_of(shown) <= room:
+                title += shown
+                break
         return spread(title, legend, width)
 
     @staticmethod

@@ -79,6 +79,11 @@ async def test_the_panel_comes_by_itself_after_a_night(
     app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, AwayScreen))
+
+        def screen() -> str:
+            return "".join(strip.text for strip in app.screen._compositor.render_strips())
+
+        await until(pilot, lambda: "prompts were done" in screen())
         await pilot.press("space")
         await until(pilot, lambda: not isinstance(app.screen, AwayScreen))
         await pilot.press("w")
