@@ -34,7 +34,7 @@ from tests.remote.generate.conftest import KEYS, Generation, Served, write_promp
 LONGEST_S = 1.5
 EARLY, EARLY_S = 0.15, 0.3
 """Share of the lives that are killed so soon that they may not have sent anything."""
-PROMPTS_A_KILL = 40
+PROMPTS_A_KILL = 80
 
 
 class Lives(Generation):
