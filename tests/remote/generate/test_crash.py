@@ -7,14 +7,17 @@ import random
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from remote import verify
 from remote.generate import layout
+from remote.generate import partial as partials
 from remote.generate.ledger import Entry, Ledger
 from remote.generate.opening import encode_run
+from remote.generate.partial import Segment
 from remote.generate.prompts import open_prompts
-from remote.generate.records import Completion, GivenUp, RunFile, Seen, Usage, line
+from remote.generate.records import Completion, GivenUp, Pending, RunFile, Seen, Usage, line
 from remote.generate.recovery import recover
 from tests.remote.generate.conftest import write_prompts
 from tests.remote.generate.crash import Call, Machine, Quick, Recorder, lay_out
@@ -69,17 +72,38 @@ def aside(index: int) -> Entry:
     return entry
 
 
-def write_all(folder: Path, recorder: Recorder, seed: int) -> list[tuple[int, set[int]]]:
-    """A run's worth of writing; after how many calls which prompts were acknowledged."""
+def partial(index: int, size: int) -> Entry:
+    """What an interrupted answer to prompt ``index`` had, after so many parts."""
+    parts = [list(range(n, n + 40)) for n in range(size)]
+    segment = Segment("u", 1, 40, "generate", 1.0, "2026-01-01T00:00:00.000Z")
+    kept = partials.grown(None, segment, parts[0], identity="i", prompt_ids=[1, 2, 3])
+    for part in parts[1:]:
+        kept = partials.grown(kept, segment, part, identity="i", prompt_ids=[1, 2, 3])
+    data = partials.encode(kept, [])
+    return Entry("pending", index, line(Pending("partial", index, "hash", "u", "1.1", data)))
+
+
+def write_all(
+    folder: Path, recorder: Recorder, seed: int
+) -> list[tuple[int, set[int], dict[int, bytes]]]:
+    """A run's worth of writing; after how many calls which prompts were acknowledged, and which
+    lines of interrupted answers."""
     dice = random.Random(seed)
     recovered = recover(folder, TOTAL, adopted=False, disk=recorder)
     ledger = Ledger(folder, recovered.books, recorder)
     acked: set[int] = set()
-    marks: list[tuple[int, set[int]]] = [(0, set())]
+    kept: dict[int, bytes] = {}
+    marks: list[tuple[int, set[int], dict[int, bytes]]] = [(0, set(), {})]
     left = [i for i in range(TOTAL) if not recovered.status[i]]
     dice.shuffle(left)
     while left:
         group = [left.pop() for _ in range(min(len(left), dice.randrange(1, 5)))]
+        for index in dice.sample(left, min(len(left), dice.randrange(3))):
+            ledger.add((partial(index, dice.randrange(1, 4)),))
+        if dice.random() < 0.2:
+            ledger.flush()
+            kept |= {entry.index: entry.line for entry in ledger.acked if entry.kind == "pending"}
+            ledger.replace_pending([line for index, line in kept.items() if index not in acked])
         for index in group:
             kind = dice.random()
             make = record if kind < 0.8 else given_up if kind < 0.9 else aside
@@ -88,13 +112,14 @@ def write_all(folder: Path, recorder: Recorder, seed: int) -> list[tuple[int, se
         for batch in ledger.sealed:
             ledger.list_batch(batch)  # as an upload would
         ledger.sealed.clear()
-        acked |= {entry.index for entry in ledger.acked}
+        acked |= {entry.index for entry in ledger.acked if entry.kind != "pending"}
+        kept |= {entry.index: entry.line for entry in ledger.acked if entry.kind == "pending"}
         ledger.acked.clear()
-        marks.append((len(recorder.calls), set(acked)))
+        marks.append((len(recorder.calls), set(acked), dict(kept)))
     ledger.seal()
     ledger.flush()
     ledger.close()
-    marks.append((len(recorder.calls), set(acked)))
+    marks.append((len(recorder.calls), set(acked), dict(kept)))
     return marks
 
 
@@ -130,9 +155,9 @@ def test_every_prefix_recovers(seed: int, tmp_path: Path) -> None:
     seen: set[tuple[object, ...]] = set()
     for count, call in enumerate([Call("start", "."), *recorder.calls]):
         machine.do(call)
-        acked = next(done for after, done in reversed(marks) if after <= count)
+        acked, kept = next(mark[1:] for mark in reversed(marks) if mark[0] <= count)
         for assumption, files in machine.crashes():
-            key = (len(acked), *sorted(files.items()))
+            key = (len(acked), len(kept), *sorted(files.items()))
             if key in seen:
                 continue
             seen.add(key)
@@ -149,6 +174,13 @@ def test_every_prefix_recovers(seed: int, tmp_path: Path) -> None:
             have = states(folder)
             assert acked <= set(have), where
             assert all(have[i][1] == truth[i][1] for i in acked), where
+            left = {entry.index: entry for entry in recovered.pending}
+            for index in set(kept) - set(have):  # the same line, or a later one
+                assert index in left, where
+                saved = msgspec.json.decode(kept[index], type=Pending)
+                assert len(left[index].data) and partials.decode(left[index].data), where
+                assert left[index].prompt == saved.prompt, where
+            assert not set(left) & set(have), where
             report = verify.audit(folder, prompts=prompts)
             assert not report.violations, (where, report.violations)
             assert recovered.status.count(0) == TOTAL - len(have), where
