@@ -1,11 +1,4 @@
-"""The fleet over the real SGLang on a CPU with a tiny model. Run by hand, not in every check:
-
-    STOKER_REAL_SGLANG=/path/to/venv/bin/python STOKER_REAL_MODEL=/path/to/model \\
-    STOKER_REAL_ENV=/path/to/env.sh pytest tests/remote/fleet/test_real_engine.py
-
-The env script exports what SGLang needs without a GPU (``SGLANG_USE_CPU_ENGINE=1`` and what
-stands in for the GPU libraries on ``PYTHONPATH``).
-"""
+"""The fleet over the real SGLang (see :mod:`tests.real_engine`)."""
 
 from __future__ import annotations
 
@@ -24,32 +17,14 @@ from remote.fleet import identity, installed
 from remote.fleet.fleet import Fleet
 from remote.protocol import Flags, FleetSpec, TargetSpec
 from remote.sglang import source
-from tests import ports
+from tests import ports, real_engine
+from tests.real_engine import ENV, FLAGS, MODEL, PYTHON
 from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
 from tests.remote.fleet.test_fleet import pid_of
 from tests.remote.fleet.test_swap import Journal, begin
 
-PYTHON = os.environ.get("STOKER_REAL_SGLANG", "")
-MODEL = os.environ.get("STOKER_REAL_MODEL", "")
-ENV = os.environ.get("STOKER_REAL_ENV", "")
+pytestmark = real_engine.needed
 
-pytestmark = [
-    pytest.mark.skipif(not PYTHON, reason="STOKER_REAL_SGLANG names no Python with SGLang"),
-    pytest.mark.timeout(600),
-]
-
-FLAGS: Flags = {
-    "served-model-name": "tiny",
-    "device": "cpu",
-    "attention-backend": "torch_native",
-    "sampling-backend": "pytorch",
-    "disable-cuda-graph": True,
-    "dtype": "float32",
-    "max-total-tokens": 65536,
-    "max-running-requests": 16,
-    "context-length": 4096,
-    "enable-metrics": True,
-}
 REAL = replace(FAST, tick=0.5, loads=1.0, metrics=1.0, term=12.0, stall=30.0)
 
 
