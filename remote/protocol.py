@@ -162,6 +162,8 @@ class ServerState(Struct, frozen=True):
     phase: str = ""
     """Start-up phase in words (``loading weights``, ``capturing graphs`` …) or drain progress."""
     phase_since: float | None = None
+    phase_usual_s: float | None = None
+    """What this phase took at the last start."""
     running: int | None = None
     queued: int | None = None
     gen_tok_s: float | None = None
@@ -226,6 +228,8 @@ class Progress(Struct, omit_defaults=False):
     run_id: str = ""
     tok_s: float | None = None
     """Output tokens a second over the same moving window as ``rate_per_sec``."""
+    total_reasoning_tokens: int = 0
+    """Thinking, a part of ``total_output_tokens``, as far as the servers tell it."""
     set_aside: int = 0
     waiting_retry: int = 0
     on_probation: int = 0

@@ -59,7 +59,9 @@ class Operations:
         catalogue: Catalogue | None = None,
         version: str | None = None,
     ) -> Launch:
-        """Start a server that does not run; it is then observed. Raises :class:`FleetError`."""
+        """Start a server that does not run, once nothing of an earlier one is left; it is then
+        observed. Raises :class:`FleetError`."""
+        await self.clear_away(server)
         await self._memory_back(server)
         launch = await self.launcher.launch(
             spec,

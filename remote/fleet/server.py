@@ -82,6 +82,8 @@ class Server:
     introduced: str = ""
     """The foreign process that the run has been told of."""
     ready: Ready | None = None
+    before: Ready | None = None
+    """What the launch before this one gave."""
     exit: Exit | None = None
 
     tree: list[Process] = field(default_factory=list)
@@ -117,6 +119,7 @@ class Server:
         self.cause = self.exit = None
         self.status, self.doing = "starting", ""
         self.ready = self.folder.ready(launch.launch) if adopted else None
+        self.before = self.folder.previous()
         self.tree, self.core = [], {}
         self._observe_log(Path(launch.log), launch.log_offset)
         self._forget_numbers()
@@ -501,6 +504,7 @@ class Server:
             lights=self.lights,
             phase=self.phase,
             phase_since=self.phase_since,
+            phase_usual_s=self._phase_usual_s,
             running=self.running if serving else None,
             queued=self.queued if serving else None,
             gen_tok_s=self.gen_tok_s(now) if serving else None,
@@ -529,6 +533,12 @@ class Server:
         if self.status in ("starting", "warming"):
             return self.reader.phase_since or (self.launch.asked if self.launch else None)
         return None
+
+    @property
+    def _phase_usual_s(self) -> float | None:
+        if self.before is None or self.status not in ("starting", "warming"):
+            return None
+        return self.before.phase_seconds.get(self.reader.phase) or None
 
     def reading(self) -> Reading:
         known = self.work if self.metrics is not None or self.reader.work else None

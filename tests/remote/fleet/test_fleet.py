@@ -316,6 +316,35 @@ async def test_orphans_of_a_killed_server_are_ended(site: Site) -> None:
     await until(lambda: all(identity.birth(p.pid) is None for p in tree))
 
 
+async def test_leftovers_of_an_earlier_start_are_ended_before_the_next(site: Site) -> None:
+    """Its agent was killed in the middle of a stop: the main process ended, a child did not."""
+    site.gpus = 1
+    spec = site.spec(fake_orphan=True, fake_load=1.2)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    assert fleet.states()[0].phase_usual_s is None
+    server = fleet.server(0)
+    tree = list(server.tree)
+    await site.close(fleet)
+    fleet.operations.want(server, "down")
+    os.kill(tree[0].pid, signal.SIGKILL)
+    await until(lambda: identity.birth(tree[0].pid) is None)
+    assert any(identity.birth(p.pid) == p.birth for p in tree)
+    other = site.fleet(spec)
+    assert await other.adopt() == ["GPU 0: stopped, as it was meant to be"]
+    await other.up([0], epoch=site.epoch(spec), who="ann")
+    assert all(identity.birth(p.pid) != p.birth for p in tree)
+    usual: set[float | None] = set()
+
+    def ready() -> bool:
+        usual.add(other.states()[0].phase_usual_s)
+        return other.states()[0].state == "ready"
+
+    await until(ready)
+    assert any(usual), "what a phase took at the last start is shown while it lasts"
+
+
 async def test_stall_is_told_by_tokens_not_by_health(site: Site) -> None:
     spec = site.spec(enable_metrics=True)
     fleet = site.fleet(spec, replace(FAST, stalled_restart=60.0))
