@@ -207,7 +207,7 @@ def kind_text(info: FlagInfo | None) -> str:
     if info is None:
         return ""
     if info.choices:
-        return "one of"
+        return f"one of {len(info.choices)}"
     word = {
         "bool": "switch",
         "int": "whole number",

@@ -8,7 +8,7 @@ makes data look fresh or stale.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -449,12 +449,24 @@ def flag_changes(before: Flags, after: Flags) -> list[FlagChange]:
     ]
 
 
+def current_epoch(state: State) -> Epoch | None:
+    """The epoch that most living servers run with; without any, the newest. After a swap that was
+    taken back it is not the newest."""
+    known = {epoch.id: epoch for epoch in state.epochs}
+    counts = Counter(i.epoch for i in state.infos.values() if i.pid is not None)
+    lived = [(count, epoch) for epoch, count in counts.items() if epoch in known]
+    if lived:
+        return known[max(lived, key=lambda one: (one[0], one[1] or 0))[1] or 0]
+    return state.epochs[-1] if state.epochs else None
+
+
 def current_flags(state: State, gpu: int | None = None) -> Flags:
-    """The flags a restart starts from: of one server, else of the newest epoch, else the spec's."""
+    """The flags a restart starts from: of one server, else of the epoch that runs, else the
+    spec's."""
     if gpu is not None and (info := state.infos.get(gpu)) is not None and info.flags:
         return dict(info.flags)
-    if state.epochs:
-        return dict(state.epochs[-1].flags)
+    if (epoch := current_epoch(state)) is not None:
+        return dict(epoch.flags)
     return dict(state.target.fleet.flags) if state.target is not None else {}
 
 

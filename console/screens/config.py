@@ -39,11 +39,12 @@ def epoch_line(state: model.State, epoch: Epoch, chosen: bool, now: float, width
     ids = [e.id for e in state.epochs]
     index = ids.index(epoch.id)
     changes = model.flag_changes(state.epochs[index - 1].flags, epoch.flags) if index else []
-    newest = index == len(ids) - 1
+    now_runs = model.current_epoch(state)
+    current = now_runs is not None and now_runs.id == epoch.id
     star = best is not None and best.id == epoch.id
     line: list[Part] = [
         ("▸" if chosen else " ", "bold accent"),
-        (pad(f"{epoch.id}", 5, ">"), "bold strong" if newest else "text"),
+        (pad(f"{epoch.id}", 5, ">"), "bold strong" if current else "text"),
         (pad(moment(epoch.since, now), 12, ">"), "text"),
         (pad(number(epoch.tok_s_per_gpu), 11, ">"), "bold good" if star else "text"),
         (pad(number(epoch.max_running), 7, ">"), "text"),
@@ -54,7 +55,7 @@ def epoch_line(state: model.State, epoch: Epoch, chosen: bool, now: float, width
     ]
     if star:
         line.append(("best  ", "bold good"))
-    if newest:
+    if current:
         line.append(("runs now  ", "accent"))
     words = "; ".join(c.text for c in changes) if changes else (epoch.why or "first flags")
     line.append((visible(words), "text"))
