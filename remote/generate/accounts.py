@@ -87,6 +87,7 @@ class Accounts:
                 if seen.usage is not None:
                     self.totals.prompt_tokens += seen.usage.prompt_tokens
                     self.totals.completion_tokens += seen.usage.completion_tokens
+                    self.totals.reasoning_tokens += seen.usage.reasoning_tokens
                     self.own_tokens += seen.usage.completion_tokens
             elif entry.kind == "failed":
                 self._status[entry.index] = FAILED
@@ -143,6 +144,7 @@ class Accounts:
             eta_hours=round(self.remaining / rate / 3600, 4) if rate > 0 else None,
             total_input_tokens=totals.prompt_tokens,
             total_output_tokens=totals.completion_tokens,
+            total_reasoning_tokens=totals.reasoning_tokens,
             avg_output_tokens=round(average, 1),
             s3_uploaded=self.uploaded.files,
             s3_bytes=self.uploaded.bytes,

@@ -29,6 +29,7 @@ class Totals:
     completed: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
@@ -161,10 +162,12 @@ def _totals(recovered: Recovered) -> Totals:
         totals.completed += batch.records
         totals.prompt_tokens += batch.prompt_tokens
         totals.completion_tokens += batch.completion_tokens
+        totals.reasoning_tokens += batch.reasoning_tokens
         totals.outcomes.update(batch.outcomes)
     tally = recovered.books.tally
     totals.completed += tally.records
     totals.prompt_tokens += tally.prompt_tokens
     totals.completion_tokens += tally.completion_tokens
+    totals.reasoning_tokens += tally.reasoning_tokens
     totals.outcomes.update(tally.outcomes)
     return totals

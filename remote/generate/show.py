@@ -42,7 +42,7 @@ class Show:
             f"{'finished' if p.status == 'done' else 'left'}: {p.completed:,} of {p.total:,} done "
             f"({kinds or 'none'}), {p.failed:,} failed, {p.set_aside:,} set aside, "
             f"{p.remaining:,} left; {p.total_input_tokens:,} tokens in, "
-            f"{p.total_output_tokens:,} out"
+            f"{p.total_output_tokens:,} out, {p.total_reasoning_tokens:,} of them thinking"
         )
         if p.continued or p.tokens_kept or p.tokens_lost:
             say(

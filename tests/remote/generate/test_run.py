@@ -74,10 +74,12 @@ def test_a_whole_run(serve: Callable[..., Served], generation: Callable[..., Gen
     assert progress["status"] == "done"
     assert (progress["total"], progress["completed"], progress["failed"]) == (620, 620, 0)
     assert progress["total_input_tokens"] == 620 * 11
+    assert progress["total_reasoning_tokens"] == 620 * 3
     assert one.told()["peak"] <= 20
 
     run.start(one, two)  # nothing is left to do, and nothing is sent
     assert run.wait() == 0
+    assert run.progress()["total_reasoning_tokens"] == 620 * 3
     assert sum(len(s.told()["seen"]) for s in (one, two)) == 620
 
 
