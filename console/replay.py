@@ -145,12 +145,11 @@ def snapshot_at(recorded: Recorded, now: float, seq: int) -> Snapshot:
                 state,
                 Lights(state != "stopped", running is not None, bool(speed)),
                 doing.get(gpu, ""),
-                None,
-                running,
-                whole("queued", gpu),
-                speed,
-                value("kv_usage", gpu),
-                value("mamba_usage", gpu),
+                running=running,
+                queued=whole("queued", gpu),
+                gen_tok_s=speed,
+                kv_usage=value("kv_usage", gpu),
+                mamba_usage=value("mamba_usage", gpu),
             )
         )
         epoch = _epoch_of(gpu, epochs, swap)

@@ -191,6 +191,8 @@ def _card_body(view: View, width: int, height: int) -> list[Line]:
     ]
     if server.state in ("starting", "warming"):
         since = "" if server.phase_since is None else duration(view.now - server.phase_since)
+        if since and server.phase_usual_s is not None:
+            since += f" of {duration(server.phase_usual_s)}"
         if since and server.phase_usual_s:
             since += f" of {duration(server.phase_usual_s)}"
         return [[(server.phase or server.state, "info"), (f"  {since}", "dim")], *past, []]
