@@ -273,8 +273,11 @@ class ServerWork(Struct, frozen=True):
     completed: int = 0
     output_tokens: int = 0
     state: str = "run"
-    """``run``, ``pause``, ``abort``, ``open`` (breaker open), ``probation``, ``stopped``."""
+    """``run``, ``pause``, ``abort``, ``redo``, ``open`` (breaker open), ``probation``,
+    ``stopped``."""
     problem: str = ""
+    whole: str = ""
+    """Why an interrupted answer of it can only be made anew; empty where it is continued."""
 
 
 class RunState(Struct, frozen=True):

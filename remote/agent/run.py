@@ -182,7 +182,7 @@ class Run:
             return "the run was not started by Stoker"
         if self.progress is None or not self.progress.control_version:
             return "this run does not keep them"
-        return ""
+        return next((work.whole for work in self.progress.servers.values() if work.whole), "")
 
     def tokens(self) -> tuple[int, int]:
         """Output tokens of interrupted answers that the run's process has kept and lost."""

@@ -36,19 +36,16 @@ from remote.generate.records import Outcome, Pending, Seen
 from remote.generate.recovery import TAKEN, TODO
 from remote.generate.server import Held, Server
 from remote.generate.settings import Settings
+from remote.generate.trials import Trials
 from remote.generate.work import Work, check_line
 from remote.protocol import Reading
 
-CHECK_S = 20.0
-"""How long a trial completion may take."""
 BACKLOG = 64 << 20
 """Bytes of finished answers not yet on disk beyond which no new prompt is sent."""
 FREE = 8
 """Failures of a prompt that do not count, at most; then they do."""
 PAROLE_S = 600.0
 """A server that was sound at first and is stopped later may prove itself again after this."""
-FED_S = 15.0
-"""Readings this old still mean that the agent polls the servers."""
 QUEUE_S = 4.0
 """How long a server's own queue may take to run empty before what runs is broken off."""
 RETURN_S = 5.0
@@ -86,7 +83,6 @@ class Dispatcher:
         """New requests may be sent (not before the start, not while paused or leaving)."""
         self.most = 1 << 16
         """Requests that may be open at once on all servers together."""
-        self._params = params
         self._client = client
         self._prompts = prompts
         self._status = status
@@ -94,7 +90,6 @@ class Dispatcher:
         self._accounts = accounts
         self._spawn = spawn
         self._changed = changed
-        self._learned = learned
         self._say = say
         self._broken = broken
         self._session = secrets.token_hex(4)
@@ -102,11 +97,23 @@ class Dispatcher:
         self._deaths = Deaths()
         self._suspects: set[Job] = set()
         """Prompts of a server that may have died of them: neither queued nor in flight."""
-        self._read_at = 0.0
         self._fit = context.Fit()
         self._mean_latency = 0.0
         self._native = Native(client)
         self._keeper = Keeper(outbox, accounts)
+        self.trials = Trials(
+            settings,
+            params,
+            client,
+            self._native,
+            self.servers,
+            self._session,
+            spawn=spawn,
+            learned=learned,
+            lost=self._lost,
+            survived=self._survived,
+            pump=self.pump,
+        )
 
     # --- what others ask ---
 
@@ -124,11 +131,6 @@ class Dispatcher:
     def idle(self) -> bool:
         """Nothing to send now or later, nothing in flight."""
         return self.work.idle and not self._suspects and not self.in_flight
-
-    @property
-    def fed(self) -> bool:
-        """Readings come from the agent, so that nobody polls twice."""
-        return self._read_at > 0 and time.monotonic() - self._read_at < FED_S
 
     # --- sending ---
 
@@ -497,7 +499,7 @@ class Dispatcher:
         gone = cause in ("refused", "reset", "timeout", "denied")
         server.breaker.failed(at, gone=gone)
         if gone:
-            self.try_due()  # at once: whether it died is seen only until it is back
+            self.trials.try_due()  # at once: whether it died is seen only until it is back
         if cause == "refused":
             self._lost(server)
         if cause == "busy":
@@ -626,127 +628,11 @@ class Dispatcher:
                 self._suspects.remove(job)
                 self._again(job, at)
 
-    # --- trials, samples, silence ---
-
-    async def try_out(self, server: Server) -> None:
-        """One short real completion; if it is answered the server gets work."""
-        breaker = server.breaker
-        breaker.trying = True
-        try:
-            async with asyncio.timeout(CHECK_S):
-                identity = await self._client.identify(server.url)
-                if identity.model:
-                    server.engine, server.model = identity.engine, identity.model
-                    server.context = identity.context
-                self._same_model(server)
-                await self._know(server)
-                if not self.fed:
-                    await self.sample(server)
-                rid = f"{self._session}-check-{secrets.token_hex(4)}"
-                await self._client.chat(server.url, requests.check_body(self.settings, server, rid))
-        except (TroubleError, TimeoutError) as error:
-            if isinstance(error, TroubleError):
-                server.problem = error.text
-                if error.cause == "refused":
-                    self._lost(server)
-            else:
-                server.problem = f"no answer to a short completion within {CHECK_S:.0f} s"
-            breaker.trial_failed(time.monotonic())
-            if isinstance(error, TroubleError) and error.cause == "reset":
-                breaker.retry_at = time.monotonic()  # a connection of before its death
-        else:
-            server.problem = ""
-            server.sign_at = time.monotonic()
-            breaker.close(server.sign_at)
-            self._survived(server)
-        finally:
-            breaker.trying = False
-        self.pump()
-
-    def try_due(self) -> None:
-        """Begin the trials whose time has come."""
-        at = time.monotonic()
-        for server in self.servers.values():
-            if server.stopped and at >= server.stopped_until:
-                server.new_process(server.process)
-                server.breaker.open(at)
-            breaker = server.breaker
-            due = breaker.is_open and not breaker.trying and at >= breaker.retry_at
-            if due and server.dispatch == "run" and not server.stopped:
-                breaker.trying = True
-                self._spawn(self.try_out(server))
-
-    async def _know(self, server: Server) -> None:
-        """Ask what its answers depend on, so that interrupted ones can be continued."""
-        if server.engine == "sglang":
-            server.facts = await self._native.facts(server.url, self._asked())
-        if self.settings.endpoint == "generate":
-            if server.facts is None:
-                raise TroubleError(
-                    "denied",
-                    'endpoint "generate" needs SGLang with /server_info and /tokenize (0.5.12 or '
-                    'later), which this is not: use endpoint "chat"',
-                )
-            if server.facts.why_not:
-                raise TroubleError("denied", f'{server.facts.why_not}; or use endpoint "chat"')
-            await self._native.check(server.url)
-
-    def _asked(self) -> dict[str, Any]:
-        """What every answer is asked with, as far as it shapes what is sampled."""
-        return {
-            **({} if self.settings.thinking else {"thinking": False}),
-            **({} if (t := self.settings.temperature) is None else {"temperature": t}),
-            **self.settings.request,
-        }
-
-    def _same_model(self, server: Server) -> None:
-        """All answers of a run come from one model."""
-        params, settings = self._params, self.settings
-        if not params.get("model") and server.model:
-            params["model"] = server.model
-            self._learned()
-        other = server.model and params.get("model") not in ("", server.model)
-        if other and not (settings.model or settings.accept_params):
-            raise TroubleError(
-                "denied",
-                f"serves {server.model}, but this run is of {params['model']}: restart it with "
-                "that model, or add --accept-params",
-            )
-
-    async def sample(self, server: Server) -> None:
-        """Ask a server how it is."""
-        with contextlib.suppress(TroubleError):
-            sample = await self._client.sample(server.url, server.engine)
-            server.heard(
-                time.monotonic(),
-                running=sample.running,
-                queued=sample.queued,
-                max_running=sample.max_running,
-                tokens=sample.tokens,
-            )
-
-    def sample_all(self) -> None:
-        """Where no agent does it."""
-        if self.fed:
-            return
-        for server in self.servers.values():
-            if server.stopped and not self.settings.agent:
-                self._spawn(self._still_there(server))
-            elif server.engine and not server.breaker.is_open:
-                self._spawn(self.sample(server))
-
-    async def _still_there(self, server: Server) -> None:
-        """A degenerate server gets no requests that could show that it was restarted."""
-        try:
-            await self._client.identify(server.url)
-        except TroubleError as trouble:
-            if trouble.cause == "refused":
-                server.breaker.open(time.monotonic())
-                self._lost(server)
+    # --- signs of life ---
 
     def heard(self, reading: Reading) -> None:
         """A reading of the agent."""
-        at = self._read_at = time.monotonic()
+        at = self.trials.read_at = time.monotonic()
         server = self.servers.get(reading.url.rstrip("/"))
         if server is None:
             return
@@ -780,7 +666,8 @@ class Dispatcher:
                 self._say(f"{server.url}: {server.problem}; they go elsewhere")
                 self._accounts.retries["silence"] += len(server.flying)
                 server.breaker.open(at)
-                self.recall(server)
+                server.sign_at = at
+                self._spawn(self._give_back(server))
 
     def pace(self) -> None:
         """Once a second: see whether a full server does what it used to, or could do more."""
@@ -816,8 +703,8 @@ class Dispatcher:
         queued leaves an entry in SGLang 0.5.12 that no later SIGTERM gets past
         (``managers/tokenizer_manager.py``). Ends early where it is no longer ``wanted``.
         """
-        if server.engine == "sglang" and not server.breaker.is_open:
-            end = time.monotonic() + QUEUE_S
+        if server.engine == "sglang":
+            end = time.monotonic() + (0.0 if server.breaker.is_open else QUEUE_S)
             while wanted() and server.flying and time.monotonic() < end:
                 if not await self._queued(server):
                     break
@@ -833,6 +720,10 @@ class Dispatcher:
         if wanted():
             self.recall(server)
             self._changed()
+
+    async def _give_back(self, server: Server) -> None:
+        """A silent server may still hand over what it has, unless it is well again meanwhile."""
+        await self.break_off(server, lambda: server.breaker.is_open)
 
     async def _queued(self, server: Server) -> bool:
         """Whether requests of ours may still wait in the server's own queue."""

@@ -21,7 +21,7 @@ from remote.generate import agentlink, control, layout, limits
 from remote.generate.accounts import Accounts
 from remote.generate.client import Client
 from remote.generate.disk import Disk, DiskFullError
-from remote.generate.dispatch import CHECK_S, Dispatcher
+from remote.generate.dispatch import Dispatcher
 from remote.generate.ledger import Entry, Writer
 from remote.generate.opening import Opened, elapsed_hours, encode_run
 from remote.generate.outbox import Outbox
@@ -29,10 +29,13 @@ from remote.generate.records import Batch, RunFile
 from remote.generate.server import Server
 from remote.generate.settings import Settings
 from remote.generate.show import Show, port, say
+from remote.generate.trials import CHECK_S
 from remote.generate.upload import Uploader
 from remote.protocol import Progress, RunStatus, ServerWork
 
 TICK_S = 0.25
+CONTROL_S = 0.1
+"""How often ``control.json`` is looked at: a stat."""
 POLL_S = 3.0
 RUN_FILE_S = 30.0
 """How often the session's end in ``run.json`` is renewed."""
@@ -160,8 +163,9 @@ class Run:
         """One real completion from every server that may work; what is down is tried later."""
         dispatcher = self._dispatcher
         wanted = [s for s in dispatcher.servers.values() if s.dispatch == "run"]
-        trials = [self._spawn(dispatcher.try_out(server)) for server in wanted]
+        trials = [self._spawn(dispatcher.trials.try_out(server)) for server in wanted]
         self._spawn(self._tick_for_ever())
+        self._spawn(self._follow_control())
         if trials:
             checked = asyncio.ensure_future(asyncio.wait(trials, timeout=CHECK_S + 2))
             left = asyncio.ensure_future(self._over.wait())
@@ -397,6 +401,8 @@ class Run:
             self._leave = max(self._leave, 1 if wish.dispatch == "drain" else 2)
         self._may_send()
         self._dispatcher.pump()
+        if not first and not self._leave:
+            self._dispatcher.trials.try_due()
         if wish.version != self._version:
             self._version = wish.version
             self._tell()
@@ -425,8 +431,7 @@ class Run:
         while True:
             dispatcher = self._dispatcher
             if not self._leave:
-                dispatcher.try_due()
-            self._obey()
+                dispatcher.trials.try_due()
             if ticks % second == 0:
                 dispatcher.check_silence()
                 dispatcher.pace()
@@ -435,13 +440,19 @@ class Run:
                 self._writer.file(layout.PROGRESS, msgspec.json.encode(progress))
                 self._show.tick(progress)
             if ticks % poll == 0:
-                dispatcher.sample_all()
+                dispatcher.trials.sample_all()
             if ticks % run_file == 0:
                 self._renew_run_file()
             dispatcher.pump()
             self._look_for_end()
             ticks += 1
             await asyncio.sleep(TICK_S)
+
+    async def _follow_control(self) -> None:
+        """Orders are obeyed soon: a server that comes back waits no longer than so for work."""
+        while True:
+            self._obey()
+            await asyncio.sleep(CONTROL_S)
 
     def _renew_run_file(self) -> None:
         """The session's end, and the model once a server has named it."""
@@ -493,6 +504,7 @@ class Run:
                 output_tokens=server.output_tokens,
                 state=server.state,
                 problem=server.problem,
+                whole=server.whole,
             )
             for server in dispatcher.servers.values()
         }

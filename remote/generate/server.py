@@ -164,6 +164,17 @@ class Server:
         return self.facts.identity if self.facts is not None else ""
 
     @property
+    def whole(self) -> str:
+        """Why an interrupted answer of it can only be made anew; empty where it is continued."""
+        if self.facts is not None:
+            return self.facts.why_not
+        if not self.engine:
+            return ""  # not tried yet
+        if self.engine != "sglang":
+            return f"{self.engine} has no way to continue an answer"
+        return "nothing is known of its /server_info"
+
+    @property
     def breaks_off(self) -> bool:
         """What is in flight is to come back unfinished."""
         return self.dispatch in ("abort", "redo")

@@ -11,14 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from remote.generate import partial as partials
 from remote.generate.accounts import Accounts
 from remote.generate.client import Client, TroubleError
 from remote.generate.dispatch import Dispatcher
+from remote.generate.facts import Facts
 from remote.generate.job import Job
 from remote.generate.ledger import Writer
 from remote.generate.opening import open_run
 from remote.generate.outbox import Outbox
 from remote.generate.outcomes import Answer
+from remote.generate.partial import Partial, Segment
 from remote.generate.prompts import decode
 from remote.generate.records import Pending, Usage
 from remote.generate.recovery import TAKEN, TODO
@@ -266,3 +269,152 @@ async def test_a_restart_in_the_first_answers_begins_them_anew(desk: Callable[..
     assert here.writer.flush(10.0)
     records = (here.folder / "completions_000001.jsonl.open").read_bytes().splitlines()
     assert [json.loads(line)["index"] for line in records] == list(range(5))
+
+
+def kept_of(job: Job, *parts: tuple[Server, int]) -> Partial:
+    """A partial answer with so many tokens of each server."""
+    whole: Partial | None = None
+    for server, tokens in parts:
+        segment = Segment(server.url, None, tokens, "generate", 1.0, "")
+        ids = list(range(tokens))
+        whole = partials.grown(whole, segment, ids, identity="same", prompt_ids=[1, 2])
+    assert whole is not None
+    job.partial = whole
+    return whole
+
+
+def pending_of(here: Desk) -> dict[int, dict[str, Any]]:
+    """The newest line of each prompt in ``pending.jsonl``."""
+    assert here.writer.flush(10.0)
+    lines = (here.folder / "pending.jsonl").read_bytes().splitlines()
+    return {entry["index"]: entry for entry in map(json.loads, lines)}
+
+
+def known(*servers: Server, identity: str = "same") -> None:
+    """Their ``/server_info`` has been read."""
+    for server in servers:
+        server.facts = Facts(identity, "qwen3", "qwen", {}, "")
+        server.engine = "sglang"
+
+
+async def test_a_degenerate_servers_parts_are_forgotten(desk: Callable[..., Desk]) -> None:
+    """What a sound server made before it stays, on disk, too; what followed goes."""
+    here = desk()
+    bad, good = here.servers
+    known(bad, good)
+    mixed, spoilt, held = here.job(1), here.job(2), here.job(3)
+    kept_of(mixed, (good, 5), (bad, 7), (good, 2))
+    kept_of(spoilt, (bad, 3))
+    here.dispatcher.work.again(mixed, 1.0, wait=False)
+    here.send(good, spoilt)
+    base = kept_of(held, (good, 4))
+    text = Answer("a", None, None, "stop", Usage(2, 9, 0), "m")
+    here.send(bad, held)
+    del bad.flying[held]
+    here.dispatcher._answered(bad, held, text, 0.1, bad.process, base)
+    assert pending_of(here)[3]["kind"] == "answer"
+    here.dispatcher._stop(bad, "all alike", 1e9)
+    assert not good.flying and not bad.held
+    jobs = {job.index: job.partial for job in here.dispatcher.work.jobs()}
+    assert {index: part.tokens if part else 0 for index, part in jobs.items()} == {1: 5, 2: 0, 3: 4}
+    left = pending_of(here)
+    assert {index: entry["kind"] for index, entry in left.items()} == {1: "partial", 3: "partial"}
+    assert left[1]["data"]["parts"] == [list(range(5))]
+    assert here.dispatcher._accounts.tokens_lost == 9 + 3
+
+
+async def test_what_is_interrupted_is_owed_until_it_is_durable(desk: Callable[..., Desk]) -> None:
+    """The agent stops a server that owes nothing; it goes on before all others."""
+    here = desk()
+    one, two = here.servers
+    known(one, two)
+    one.dispatch = "abort"
+    job, other = here.job(1), here.job(2)
+    here.dispatcher.work.again(other, 1.0, wait=False)
+    here.send(one, job)
+    del one.flying[job]
+    trouble = TroubleError("abort", "broken off")
+    trouble.made, trouble.partial = 6, kept_of(here.job(3), (one, 6))
+    here.dispatcher._interrupted(one, job, None, trouble, 1.0, one.process)
+    assert one.in_flight == 1 and here.dispatcher.in_flight == 1
+    assert [j.index for j in here.dispatcher.work.jobs()] == [1, 2]
+    assert pending_of(here)[1]["data"]["segments"][0]["tokens"] == 6
+    entries = [entry for entry, _ in here.dispatcher._keeper._on_the_way.values()]
+    assert here.dispatcher.durable(entries)
+    assert one.in_flight == 0
+    assert here.dispatcher._accounts.tokens_kept == 6
+
+
+async def test_nothing_is_kept_of_the_second_of_two(desk: Callable[..., Desk]) -> None:
+    """A hedged prompt is still in flight elsewhere, from where it was."""
+    here = desk(hedge=True)
+    one, two = here.servers
+    known(one, two)
+    job = here.job(1)
+    here.send(one, job)
+    here.send(two, job)
+    del one.flying[job]
+    trouble = TroubleError("abort", "broken off")
+    trouble.made, trouble.partial = 6, kept_of(here.job(3), (one, 6))
+    here.dispatcher._interrupted(one, job, None, trouble, 1.0, one.process)
+    assert job.partial is None and not list(here.dispatcher.work.jobs())
+    assert here.dispatcher._accounts.tokens_lost == 6
+    assert list(two.flying) == [job]
+
+
+async def test_what_a_server_refuses_to_go_on_with_is_answered_anew(
+    desk: Callable[..., Desk],
+) -> None:
+    """And what it breaks on counts as an attempt of the prompt, begun anew."""
+    here = desk()
+    one, two = here.servers
+    known(one, two)
+    for index, cause in ((1, "rejected"), (2, "garbage")):
+        job = here.job(index)
+        base = kept_of(job, (two, 4))
+        here.send(one, job)
+        del one.flying[job]
+        trouble = TroubleError(cause, "no", 400)  # type: ignore[arg-type]
+        here.dispatcher._trouble(one, job, trouble, alone=False, base=base)
+        assert job.partial is None
+        assert job.attempts == (0 if cause == "rejected" else 1)
+    assert here.failed() == []
+    assert here.dispatcher._accounts.tokens_lost == 8
+
+
+async def test_who_cannot_go_on_leaves_it_to_who_can(desk: Callable[..., Desk]) -> None:
+    """Only where no such server is at work the prompt is answered anew."""
+    here = desk()
+    odd, same = here.servers
+    known(odd, identity="another")
+    known(same)
+    here.dispatcher.sending = True
+    job = here.job(1)
+    kept_of(job, (same, 4))
+    here.opened.recovered.status[:] = bytes([TAKEN] * 40)
+    here.dispatcher.work.again(job, 1.0, wait=False)
+    same.rest_until = 1e18  # full, but there
+    here.dispatcher.pump()
+    assert not odd.flying and job.partial is not None
+    same.breaker.open(0.0)
+    here.dispatcher.pump()
+    assert list(odd.flying) == [job] and job.partial is None
+
+
+async def test_partial_answers_are_read_back_and_damaged_ones_dropped(
+    desk: Callable[..., Desk],
+) -> None:
+    here = desk()
+    server = here.servers[0]
+    sound, broken = here.job(1), here.job(2)
+    for job in (sound, broken):
+        kept_of(job, (server, 4))
+        here.dispatcher._keeper.keep_rest(job, server)
+    lines = pending_of(here)
+    lines[2]["data"]["parts"][0][0] += 1
+    here.opened.recovered.status[:] = bytes([TODO] * 40)
+    entries = [json.dumps(entry).encode() for entry in lines.values()]
+    here.dispatcher.take_back([msgspec.json.decode(entry, type=Pending) for entry in entries])
+    found = {job.index: job.partial for job in here.dispatcher.work.jobs()}
+    assert found == {1: sound.partial, 2: None}
+    assert bytes(here.opened.recovered.status[1:3]) == bytes([TAKEN, TAKEN])
