@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import resource
 import subprocess
 import sys
@@ -148,3 +151,25 @@ def test_little_memory_is_told() -> None:
     """As far as it can be known before."""
     assert short_of_memory(10_000_000, 512) == ""
     assert "MB of memory are free, 1,000,000,000,000 prompts" in short_of_memory(10**12, 8)
+
+
+def test_on_a_terminal_there_is_a_bar(tmp_path: Path, serve: Callable[..., Served]) -> None:
+    """One line that is renewed, and the summary below it."""
+    prompts = write_prompts(tmp_path / "p.jsonl", 60)
+    words = ["--prompts", str(prompts), "--output", str(tmp_path / "out")]
+    words += ["--server", serve(delay=0.5).url, "--concurrency", "10"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "remote.generate", *words], cwd=ROOT, stdout=theirs
+    ) as run:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the last writer has gone
+            while part := os.read(ours, 4096):
+                shown += part
+        os.close(ours)
+        assert run.wait() == 0
+    bars = [line for line in shown.decode().split("\r") if "█" in line]
+    assert len(bars) >= 2
+    assert all("/60 " in bar and "tok/s ETA" in bar for bar in bars)
+    assert shown.decode().rindex("finished: 60 of 60 done") > shown.decode().rindex("█")
