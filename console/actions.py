@@ -437,6 +437,15 @@ ACTIONS: Final[tuple[Action, ...]] = (
         screens=_LOGS,
     ),
     Action(
+        "events.save",
+        "Save events",
+        "Write the events that pass the filter to a file here, one JSON object a line.",
+        ("S",),
+        "Look",
+        screens=frozenset({"events"}),
+        footer=3,
+    ),
+    Action(
         "logs.copy",
         "Copy lines",
         "Copy the lines on the chosen pane; a selection: ctrl+c.",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
+from pathlib import Path
 
+import msgspec
 from textual.app import ComposeResult
 
 from console.screens.base import StokerScreen
@@ -11,7 +15,10 @@ from console.text import clock, short
 from console.widgets.filter_line import FilterLine
 from console.widgets.paint import Part, spread
 from console.widgets.pane import Filter, Pane
-from remote.protocol import Event
+from remote.protocol import Event, Events, ReadEvents
+
+MOST = 5_000
+"""Newest events that are saved: what an agent gives at once."""
 
 _MARK = {"info": " ", "warning": "▲", "error": "✖"}
 
@@ -70,10 +77,32 @@ class EventsScreen(StokerScreen):
 
     async def act(self, name: str) -> bool:
         """See :class:`StokerScreen`."""
-        if name != "filter":
-            return False
-        self.query_one(FilterLine).open()
+        match name:
+            case "filter":
+                self.query_one(FilterLine).open()
+            case "events.save":
+                self.app.spawn(self.export())
+            case _:
+                return False
         return True
+
+    async def export(self) -> None:
+        """All events of the journal that pass the filter, one JSON object a line, here."""
+        wanted = Filter(self.query_one(FilterLine).text)
+        found = await self.app.ask(ReadEvents(limit=MOST), timeout=60)
+        if not isinstance(found, Events):
+            return
+        lines = wanted.sift([(e.id, event_text(e)) for e in found.events])
+        kept = {number for number, _ in lines}
+        chosen = [e for e in found.events if e.id in kept]
+        name = f"stoker-events-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+        text = "".join(msgspec.json.encode(e).decode() + "\n" for e in chosen)
+        try:
+            await asyncio.to_thread(Path(name).write_text, text, "utf-8")
+        except OSError as error:
+            self.app.say(f"{name}: {error.strerror}", "error")
+        else:
+            self.app.say(f"{len(chosen):,} events saved to {name}")
 
     def on_filter_line_wanted(self) -> None:
         """Another filter."""

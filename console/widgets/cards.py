@@ -39,6 +39,10 @@ CARD_HEIGHT = 5
 
 MOST_SPARK = 4
 
+ROW_MIN, ROW_LEAST = 26, 16
+"""Cells of a row that tells throughput and cache, and of one with nothing but slots: where there
+is no room for all GPUs otherwise, seeing each one comes first."""
+
 STATE_SIGN = {
     "ready": ("●", "good"),
     "warming": ("◐", "info"),
@@ -71,8 +75,9 @@ def arrange(count: int, width: int, height: int) -> Form:
         each = min(CARD_HEIGHT + MOST_SPARK - 1, max(CARD_HEIGHT, height // 2 // rows))
         return Form("cards", ceil(count / rows), rows * each, each)
     columns = 1
-    while columns < 8 and ceil(count / columns) + 1 > height and width // (columns + 1) >= 26:
-        columns += 1
+    for least in (ROW_MIN, ROW_LEAST):
+        while ceil(count / columns) + 1 > height and width // (columns + 1) >= least:
+            columns += 1
     return Form("rows", columns, min(height, ceil(count / columns) + 1))
 
 
@@ -277,7 +282,7 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     )
     past = next((wide for heading, wide, _ in columns if heading == ""), 0)
     cells: dict[str, Part] = {
-        "gpu": (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
+        "gpu": (f"{view.gpu}", "reverse warn" if view.odd else f"bold {gpu_style(view.gpu)}"),
         "state": (f"{sign} {label}", tone),
         "run/max": (_slots(view), "dim" if view.faded else "bold strong"),
         "tok/s": (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else text),
@@ -299,8 +304,9 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
         line.append((pad(value, wide, "<" if heading in ("state", "") else ">"), style))
         line.append((" ", "text"))
     if server.cause and server.state in ("failed", "stalled"):
-        keep = [*line[:4]]
-        line = [*keep, (cut(server.cause, max(4, width - width_of(keep) - 1)), "bad")]
+        keep = [*line[: 4 if width >= ROW_MIN else 2]]
+        cause = server.cause if width >= ROW_MIN else f"{sign} {server.state}"
+        line = [*keep, (cut(cause, max(4, width - width_of(keep) - 1)), "bad")]
     line = spread(line, [], width)
     if view.focused:
         line = [(value, f"{style} on-panel bold") for value, style in line]
@@ -375,13 +381,19 @@ class Cards(Painted):
         count = min(columns, ceil(len(views) / rows)) or 1
         per = ceil(len(views) / count)
         lines.append([p for _ in range(count) for p in head])
-        for row in range(min(per, rows)):
+        fits = min(per, rows)
+        if per > rows:
+            hidden = [v for n, v in enumerate(views) if n % per >= rows - 1]
+            fits -= 1
+        for row in range(fits):
             line: list[Part] = []
             for column in range(count):
                 index = column * per + row
                 if index < len(views):
                     line += row_line(views[index], shown, each)
             lines.append(clip(line, width))
+        if per > rows:
+            lines.append([(f"  {len(hidden)} more do not fit here", "bold warn")])
         return lines
 
     def gpu_at(self, x: int, y: int) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,11 @@ from tests.console.screen.driver import driven
 
 ENDLESS = "(a|aa)+$"
 LINE = "a" * 1_900 + "!"
+
+
+def written(folder: Path) -> list[str]:
+    """The files there."""
+    return [path.read_text() for path in folder.iterdir()]
 
 
 def test_an_endless_pattern_is_given_up() -> None:
@@ -66,3 +73,22 @@ async def test_an_endless_pattern_freezes_no_screen() -> None:
         await one.write("ready")
         pane = one.app.screen.query_one(Pane)
         await one.until(lambda: 0 < pane.count <= 20)
+
+
+async def test_events_are_saved_by_key_as_they_are_filtered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One JSON object a line; a folder that cannot be written is one line."""
+    monkeypatch.chdir(tmp_path)
+    async with driven() as one:
+        await one.keys("e", "slash")
+        await one.until(lambda: isinstance(one.app.focused, FilterLine))
+        await one.write("server.ready")
+        await one.keys("enter")
+        await one.until(lambda: one.app.screen.query_one(FilterLine).text)
+        await one.keys("S")
+        await one.sees("8 events saved")
+        (text,) = written(tmp_path)
+        events = [json.loads(line) for line in text.splitlines()]
+        assert [e["gpu"] for e in events] == list(range(8))
+        assert {e["kind"] for e in events} == {"server.ready"}
