@@ -12,14 +12,18 @@ import re
 import tarfile
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from console import __version__
+from console.logfile import Ask, between, stamp
 from console.model import State
 from remote.protocol import (
+    Event,
     Events,
     History,
     LogPart,
@@ -28,6 +32,7 @@ from remote.protocol import (
     ReadLog,
     Request,
     Result,
+    TargetSpec,
 )
 
 LINES: Final = 2000
@@ -35,6 +40,11 @@ LINES: Final = 2000
 
 SPAN_S: Final = 3600.0
 """History in the bundle."""
+
+AROUND: Final = 3
+"""Newest errors of which the logs around them are in the bundle."""
+BEFORE_S, AFTER_S, MOST = 120, 60, 5000
+"""Seconds of each such slice before and after the event, and its lines at most."""
 
 GONE: Final = "‹removed›"
 
@@ -50,6 +60,8 @@ _SECRETS: Final = (
         ),
         rf"\1\2{GONE}",
     ),
+    (re.compile(r"(?i)(STOKER_WEBHOOK\s*=\s*)\S+"), rf"\1{GONE}"),
+    (re.compile(r"(https://hooks\.[^/\s]+/)\S+"), rf"\1{GONE}"),
     (re.compile(r"(?i)(--(?:admin-)?api-key\s+)\S+"), rf"\1{GONE}"),
     (re.compile(r"(?i)\b(Bearer\s+)[A-Za-z0-9._~+/\-]{8,}=*"), rf"\1{GONE}"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), GONE),
@@ -70,6 +82,13 @@ def redact(text: str) -> str:
     return text
 
 
+def _without_address(target: TargetSpec | None) -> TargetSpec | None:
+    """Whoever knows the webhook's address may post there."""
+    if target is None or not target.alerts.webhook:
+        return target
+    return replace(target, alerts=replace(target.alerts, webhook=GONE))
+
+
 async def gather(
     ask: Callable[[Request], Awaitable[Result | None]], state: State
 ) -> dict[str, str]:
@@ -85,7 +104,7 @@ async def gather(
         {
             "time": state.time,
             "link": [state.link.state, state.link.text],
-            "target": state.target,
+            "target": _without_address(state.target),
             "infos": list(state.infos.values()),
             "servers": list(state.servers.values()),
             "gpus": list(state.gpus.values()),
@@ -111,6 +130,8 @@ async def gather(
             files[f"logs/{source}.log"] = "\n".join(part.lines) + "\n"
         else:
             missing.append(f"logs/{source}.log")
+    for event in [e for e in events if e.level == "error"][-AROUND:]:
+        files |= await around(ask, event)
     versions = sorted({info.sglang for info in state.infos.values() if info.sglang})
     cards = sorted({card.name for card in state.gpus.values() if card.name})
     about = [
@@ -122,6 +143,31 @@ async def gather(
         "Secrets were removed from every file; look through it before you send it all the same.",
     ]
     files["about.txt"] = "\n".join(about) + "\n"
+    return files
+
+
+async def around(ask: Ask, event: Event) -> dict[str, str]:
+    """What server, run and agent logged around an event. The agent logs each event as it happens:
+    that line tells the time of the logs' own clock."""
+    words = re.escape(event.text.split("\n")[0][:80])
+    part = await ask(ReadLog("agent", lines=1, grep=words))
+    at = stamp(part.lines) if isinstance(part, LogPart) else None
+    if at is None:
+        return {}
+    moment = datetime.fromisoformat(at)
+    begin, end = (
+        (moment + timedelta(seconds=s)).strftime("%Y-%m-%d %H:%M:%S") for s in (-BEFORE_S, AFTER_S)
+    )
+    files: dict[str, str] = {}
+    for source in (*(() if event.gpu is None else (f"gpu{event.gpu}",)), "agent"):
+        lines: list[str] = []
+        async for page in between(ask, source, begin, end):
+            lines += page
+            if len(lines) > MOST:
+                lines = [*lines[:MOST], f"… cut after {MOST} lines"]
+                break
+        if lines:
+            files[f"around/{event.id}-{source}.log"] = "\n".join(lines) + "\n"
     return files
 
 

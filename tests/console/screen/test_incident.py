@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from console import incident
 from console.model import Link, State, reduce
-from remote.protocol import LogPart, ReadLog, Request, Result
+from remote.agent import logs
+from remote.protocol import AlertSpec, LogPart, ReadLog, Request, Result
 from tests.console.screen.driver import driven
 from tests.console.screen.story import BEGAN, Story
 
@@ -25,6 +27,8 @@ SECRETS = {
     "https://user:pa55word@host/x": "pa55word",
     "GET /b/k?X-Amz-Credential=AKIA%2F1&X-Amz-Signature=deadbeef01": "deadbeef01",
     "password: correcthorse": "correcthorse",
+    "STOKER_WEBHOOK=https://chat.example/hooks/abc123def": "abc123def",
+    "posting to https://hooks.slack.com/services/T01/B02/abcXYZ": "abcXYZ",
 }
 
 
@@ -103,3 +107,39 @@ async def test_one_key_packs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await one.keys("I")
         await one.sees("secrets were removed")
     assert len(packed(tmp_path)) == 1
+
+
+async def test_the_logs_around_an_error_are_in_it(tmp_path: Path) -> None:
+    """Two minutes before it and one after, by the clock of the logs; the webhook's address not."""
+    logged = {source: tmp_path / f"{source}.log" for source in ("gpu3", "agent")}
+    for source, path in logged.items():
+        with path.open("w") as out:
+            for n in range(3_000):
+                at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(1_700_000_000 + n))
+                out.write(f"[{at}] {source} line {n}\n" if source == "gpu3" else f"{at},1 I {n}\n")
+                if n == 2_000 and source == "agent":
+                    out.write(f"{at},123 E agent: server.failed: GPU 3: out (of) memory\n")
+    story = Story(lambda _: None, lambda _: None)
+    story.say("server.failed", "GPU 3: out (of) memory", gpu=3, level="error")
+    spec = replace(story.spec, alerts=AlertSpec(webhook="https://chat.example/s3cret"))
+    story.spec = spec
+    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+
+    async def ask(request: Request) -> Result | None:
+        if isinstance(request, ReadLog):
+            path = logged.get(request.source)
+            if path is None:
+                return None
+            if request.offset is None:
+                return logs.tail(request.source, path, request.lines, request.grep)
+            return logs.read(request.source, path, request.offset, request.lines, request.grep)
+        return await story.call(request)
+
+    path = await incident.bundle(ask, state, tmp_path)
+    read = unpack(path)
+    number = story.events[-1].id
+    lines = read[f"around/{number}-gpu3.log"].splitlines()
+    assert lines[0].endswith("line 1880")
+    assert lines[-1].endswith("line 2060")
+    assert "out (of) memory" in read[f"around/{number}-agent.log"]
+    assert "s3cret" not in "".join(read.values())
