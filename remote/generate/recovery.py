@@ -408,7 +408,7 @@ class _Recovery:
     def _lines(self, path: Path, read: Callable[[bytes], T]) -> Iterator[tuple[int, T]]:
         """Numbered lines of a side file; from the first broken one on they are cut off.
 
-        :raises RecoveryError: a whole line that :paramref:`read` does not take.
+        :raises RecoveryError: a whole line that ``read`` does not take.
         """
         for number, offset, raw in _split(path):
             try:
