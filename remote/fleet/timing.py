@@ -32,7 +32,7 @@ class Timing:
     """A main process that outlives one of its children for so long has failed."""
     abort: float = 20.0
     """For the run's requests to come back after an abort."""
-    term: float = 2.0
+    term: float = 1.0
     """Between SIGTERM and SIGKILL when nothing of value is left in a server: SGLang looks every 5 s
     whether a drain has begun, and 0.5.12 then kills itself (``managers/tokenizer_manager.py``)."""
     kill: float = 15.0

@@ -309,6 +309,7 @@ class Run:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
+        self._outbox.tidy(now=True)
         if over or self._seal:
             self._writer.seal()
         if self._uploader is not None:

@@ -91,6 +91,8 @@ class Watched:
     """The last token before the restart that is under way."""
     up: bool = False
     gaps: list[float] = field(default_factory=list)
+    ends: tuple[float, float] = (0.0, 0.0)
+    """Of the last gap, as Unix seconds."""
     running: int = 0
     tok_s: float = 0.0
 
@@ -121,6 +123,7 @@ class Watched:
                 if not (work if self.real else self.up):
                     return
                 self.gaps.append(now - self.began)
+                self.ends = (time.time() - (now - self.began), time.time())
                 self.began = None
             self.last = now
             self.running = int(running) + int(sequences or 0)
@@ -302,6 +305,19 @@ class Bench:
         row.until_new_rate = self._until(0.95 * row.rate_after, began)
         now = self.counts()
         row.thrown_away, row.kept, row.generated = now[0] - lost, now[1] - kept, now[2] - made
+        if strategy:
+            row.steps |= {
+                "last token to stop": statistics.fmean(
+                    (step.began or 0.0) - self.servers[step.gpu].ends[0]
+                    for step in done.steps
+                    if step.name == "stop"
+                ),
+                "resume to first token": statistics.fmean(
+                    self.servers[step.gpu].ends[1] - (step.ended or 0.0)
+                    for step in done.steps
+                    if step.name == "resume"
+                ),
+            }
         row.gpu_seconds = sum(sum(server.gaps) for server in self.servers)
         if any(len(server.gaps) != 1 for server in self.servers):
             raise SystemExit(f"not one gap a server: {[s.gaps for s in self.servers]}")
