@@ -290,7 +290,7 @@ class Chart(Painted):
         ends: list[Part] = []
         if not faded and app.lookback.until is None:
             ends = spread_parts(state, metric, share=self.plot.unit == "%")
-        room = width - width_of(title) - width_of(legend) - 1
+        room = width - width_of(title) - width_of(legend) - 3
         for shown in (ends, ends[:-1]):
             if shown and width_of(shown) <= room:
                 title += shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from console import model
-from console.text import percent, short
+from console.text import number, percent
 from console.widgets.paint import Line, Part, gpu_style
 from remote.protocol import Event
 
@@ -90,12 +90,12 @@ def spread_parts(state: model.State, metric: str, *, share: bool) -> list[Part]:
     odd = apart(state, metric)
 
     def one(gpu: int) -> list[Part]:
-        text = percent(values[gpu]) if share else short(values[gpu])
+        text = percent(values[gpu]) if share else number(values[gpu])
         tone = "bold warn" if gpu in odd else "text"
         return [(text, tone), (f" ({gpu})", tone if gpu in odd else gpu_style(gpu))]
 
     low = min(values, key=lambda g: values[g])
     high = max(values, key=lambda g: values[g])
     middle = median(values.values())
-    said = percent(middle) if share else short(middle)
+    said = percent(middle) if share else number(middle)
     return [*one(low), (" … ", "dim"), *one(high), (f"  middle {said}", "dim")]
