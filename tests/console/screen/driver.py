@@ -23,7 +23,7 @@ class Driven:
         self.pilot = pilot
         self.story = story
 
-    async def until(self, true: Callable[[], object], seconds: float = 40) -> None:
+    async def until(self, true: Callable[[], object], seconds: float = 90) -> None:
         """Wait for a condition."""
         end = time.monotonic() + seconds
         while not true():

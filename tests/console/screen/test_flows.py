@@ -220,7 +220,7 @@ async def test_a_link_that_does_not_answer_freezes_nothing() -> None:
 
 async def test_a_run_that_died_has_nothing_in_flight() -> None:
     """Its last numbers are those of a process that is gone."""
-    async with driven((160, 40)) as one:
+    async with driven((160, 90)) as one:
         await one.sees("in flight")
         assert "prompts/s" in one.screen()
         one.story.alive = False
@@ -267,7 +267,7 @@ async def test_answers_are_looked_at_and_searched() -> None:
         await one.until(lambda: isinstance(one.app.focused, Input))
         await one.write("n 17")
         await one.keys("enter")
-        await one.until(lambda: "9853 ok" in one.screen() and "9870 ok" not in one.screen())
+        await one.until(lambda: "9853 length" in one.screen() and "9862 ok" not in one.screen())
         await one.keys("tab")
         await one.sees("too long")
         await one.keys("escape")
