@@ -10,9 +10,10 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from remote.generate import requests
+from remote.generate import requests, sampling
 from remote.generate.client import Client, TroubleError
 from remote.generate.native import Native
 from remote.generate.server import Server
@@ -108,7 +109,15 @@ class Trials:
     async def _know(self, server: Server) -> None:
         """Ask what its answers depend on, so that interrupted ones can be continued."""
         if server.engine == "sglang":
-            server.facts = await self._native.facts(server.url, self._asked())
+            for _ in range(2):  # a busy scheduler may not answer in time
+                server.facts = await self._native.facts(server.url, self._asked())
+                if server.facts is not None:
+                    break
+            try:
+                sampling.check_request(self._settings.request)
+            except sampling.SamplingError as error:
+                if server.facts is not None:
+                    server.facts = replace(server.facts, why_not=str(error))
         if self._settings.endpoint == "generate":
             if server.facts is None:
                 raise TroubleError(
