@@ -18,7 +18,7 @@ def help_lines(screen: str, width: int) -> list[Line]:
     """Groups of actions, those of the screen in front first; help texts wrap in their column."""
     lines: list[Line] = []
     groups = list(dict.fromkeys(a.group for a in ACTIONS))
-    first = {"logs": "Logs", "fleet": "Fleet", "run": "Run"}.get(screen, "Look")
+    first = {"logs": "Logs", "fleet": "Fleet", "config": "Fleet", "run": "Run"}.get(screen, "Look")
     left = 11 + 18
 
     def row(keys: str, title: str, text: str) -> None:

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from console.actions import ACTIONS, command_line
+from console.actions import ACTIONS, BY_NAME, command_line
 from console.text import visible
 
 if TYPE_CHECKING:
@@ -43,7 +43,17 @@ class LinesScreen(ModalScreen[None]):
         app = self.app
         gpu = app.focus_gpu
         scope = None if gpu is None else [gpu]
+        draft = app.front.draft
         found = [f"stoker status {app.target_name}"]
+        if draft and gpu is None:
+            found.append(
+                command_line(
+                    BY_NAME["restart"],
+                    app.target_name,
+                    set_flags={name: value for name, value in draft.items() if value is not None},
+                    unset_flags=[name for name, value in draft.items() if value is None],
+                )
+            )
         found += [
             line
             for action in ACTIONS

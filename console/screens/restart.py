@@ -160,9 +160,7 @@ class RestartScreen(ModalScreen[None]):
             box.border_subtitle = f"{changes} changed" if changes else "nothing changed yet"
             line.display = True
             line.placeholder = "flag=value   (-flag takes one out; words search all flags)"
-            self.say_keys(
-                "tab completes   ↑↓ choose   enter edits; on an empty line: the plan   esc leaves"
-            )
+            self.say_keys("tab completes  ↑↓ choose  enter edits (empty line: plans)  esc leaves")
         else:
             rows = len(self.plan_lines(max(40, self.app.size.width - 8)))
             plan.styles.height = max(1, min(most, rows))

@@ -14,7 +14,7 @@ from console.screens.base import StokerScreen, set_height
 from console.text import UNKNOWN, bar, duration, hours, moment, number, percent, short, visible
 from console.widgets.bars import LINK_SIGN
 from console.widgets.event_lines import EventTail
-from console.widgets.notices import Notices
+from console.widgets.notices import Notices, notice_lines
 from console.widgets.paint import Line, Painted, Part, clip, pad
 
 if TYPE_CHECKING:
@@ -126,8 +126,9 @@ class TargetTable(Painted):
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
         app = self.app
-        name_width = max(8, min(24, width // 5, *(len(w.name) + 2 for w in app.watches)))
-        name_width = max(name_width, min(24, width // 5))
+        columns = sum(wide for _, wide, least in COLUMNS if width >= least)
+        longest = max(len(watch.name) for watch in app.watches)
+        name_width = max(8, min(longest + 2, width - 2 - columns))
         head: list[Part] = [(pad("  target", name_width + 2), "dim")]
         for heading, wide, least in COLUMNS:
             if width >= least:
@@ -178,9 +179,12 @@ class TargetsScreen(StokerScreen):
 
     def lay_out(self) -> None:
         """See :class:`StokerScreen`."""
+        app = self.app
         room = max(3, self.rows - 2)
-        table = min(len(self.app.watches) + 2, max(3, room * 2 // 3))
-        notes = min(max(2, (room - table) // 2), 12)
+        table = min(len(app.watches) + 2, max(3, room * 2 // 3))
+        found = notices(app.state, app.now())
+        notes = len(notice_lines(found, max(20, self.size.width - 2), 12))
+        notes = min(notes, max(0, room - table))
         set_height(self.query_one(TargetTable), table)
-        set_height(self.query_one(Notices), min(notes, room - table))
-        set_height(self.query_one(EventTail), room - table - min(notes, room - table))
+        set_height(self.query_one(Notices), notes)
+        set_height(self.query_one(EventTail), room - table - notes)

@@ -108,6 +108,10 @@ class ReplayBar(Painted):
             await self.app.seek(begin + share * (end - begin))
 
 
+KEYS_TO_CHANGE = ("targets", "fleet", "run", "config")
+"""Screens whose key line has what changes servers and run."""
+
+
 class KeyBar(Painted):
     """The keys that do something here, most wanted first; a click does the same."""
 
@@ -129,7 +133,7 @@ class KeyBar(Painted):
             and a.name != self.screen_name
             and (len(self.app.watches) > 1 or a.name not in ("targets", "target.next"))
             and (not a.screens or self.screen_name in a.screens)
-            and (a.group not in ("Fleet", "Run") or self.screen_name in ("fleet", "run", "config"))
+            and (a.group not in ("Fleet", "Run") or self.screen_name in KEYS_TO_CHANGE)
         ]
         return sorted(here, key=lambda a: a.footer)
 

@@ -131,10 +131,8 @@ def predicted_lines(state: State, plan: Plan | None, gpus: Sequence[int], width:
     if told.max_mamba is not None:
         parts.append(f"{f'{mamba} → ' if mamba else ''}{told.max_mamba} state slots")
     tight = told.left_gib < 2
-    memory: list[Part] = [(pad("memory", LABEL), "dim"), ("; ".join(parts), "text")]
-    if tight:
-        memory.append(("  little left", "bold warn"))
-    return [clip(line, width), clip(memory, width)]
+    text = "; ".join([*parts, "little is left"] if tight else parts)
+    return [clip(line, width), *entry("memory", text, "warn" if tight else "text", width)]
 
 
 def _options(
@@ -197,7 +195,7 @@ def how_lines(
         texts: dict[str, str] = {}
         for strategy in STRATEGIES:
             cost = reload_cost(plans.get(strategy))
-            texts[strategy] = f"{_STRATEGY[strategy]}; {cost}" if cost else _STRATEGY[strategy]
+            texts[strategy] = f"{cost}; {_STRATEGY[strategy]}" if cost else _STRATEGY[strategy]
         lines += _options(
             "how", STRATEGIES, how.strategy, texts, field == "strategy", width, brief=brief
         )
@@ -206,7 +204,7 @@ def how_lines(
     costs = mode_costs(chosen)
     modes: dict[str, str] = {mode: costs.get(mode) or _MODE[mode] for mode in MODES}
     lines += _options(
-        "answers so far", MODES, how.in_flight, modes, field == "in_flight", width, brief=brief
+        "answers", MODES, how.in_flight, modes, field == "in_flight", width, brief=brief
     )
     if "at_once" in shown:
         counts = [str(n) for n in range(1, servers)]
