@@ -133,7 +133,7 @@ def outcome_lines(rows: list[SourceMix], width: int) -> list[Line]:
     names = [n for n in OUTCOMES if sums[n]] + sorted(n for n in sums if n not in OUTCOMES)
     if not names or len(rows) < 2:
         return []
-    label = min(24, max(8, *(len(_name(r.source)) for r in rows)) + 1)
+    label = min(24, max(17, *(len(_name(r.source)) for r in rows)) + 1)
     wide = {n: max(9, len(n) + 2) for n in names}
     heading: list[Part] = [(pad("Outcomes by source", label + 2), "bold text")]
     heading += [

@@ -27,6 +27,8 @@ from textual.widgets import Input
 from console.app import StokerApp
 from console.feed import connect_agent
 from console.screens.restart import RestartScreen
+from console.screens.run import RunText
+from console.widgets.chart import Chart
 from console.widgets.log_pane import LogPane
 from tests.console.screen.story import connect
 
@@ -62,8 +64,10 @@ class Camera:
             await self.pilot.pause(0.2)
 
     async def take(self, name: str) -> None:
-        """Save what is on the screen."""
+        """Save what is on the screen, once its plots have the size that it gives them."""
         await self.pilot.pause(0.5)
+        charts = [c for c in self.app.screen.query(Chart) if c.size.height > 12]
+        await self.until(lambda: all(len(c._rows) == c.size.height - 2 for c in charts))
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{name}.svg"
         path.write_text(svg(self.app), encoding="utf-8")
@@ -89,6 +93,12 @@ async def lab_pictures(folder: Path) -> None:
             app = StokerApp(connect_agent(lab.target), name="ct200", remember=False, strict=True)
             async with app.run_test(size=SIZE) as pilot:
                 await _walk(Camera(app, pilot, folder))
+
+
+def _planned(app: StokerApp) -> bool:
+    """Whether the mix is there, with what was planned."""
+    mix = app.screen.query_one(RunText).told.mix
+    return mix is not None and not mix.counting
 
 
 async def _walk(camera: Camera) -> None:
@@ -127,6 +137,8 @@ async def _walk(camera: Camera) -> None:
     for name, key in (("config", "c"), ("run", "g"), ("events", "e")):
         await pilot.press(key)
         await pilot.pause(2)
+        if name == "run":
+            await camera.until(lambda: _planned(app))
         await camera.take(name)
     await pilot.press("g", "a")
     await camera.until(lambda: bool(getattr(app.screen, "found", None)))
