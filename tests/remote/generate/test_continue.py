@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from console.lab.sim import model
@@ -52,7 +54,7 @@ def engine(
     folder = tmp_path_factory.mktemp("continue")
     model.write(folder / "model")
     with servers.lab(folder, request.param, speed=2000, length_mean=90) as lab:
-        yield lab.start(model_path=str(folder / "model")).ready()
+        yield lab.start(model_path=str(folder / "model"), enable_metrics=True).ready()
 
 
 @pytest.fixture
@@ -136,6 +138,51 @@ async def test_chat_from_every_token(native: Any, kind: str) -> None:
         answer = await by.answer(server, body(kind), base)
         assert said(answer) == said(whole), (cut, part)
         assert answer.usage.prompt_tokens == whole.usage.prompt_tokens
+
+
+async def test_a_stop_string_across_a_seam_still_stops(native: Any) -> None:
+    """No server sees more of it than its own part."""
+    by, server, client = native
+    plain = await client.chat(server.url, body("no thinking"))
+    mark = plain.content[30:60]
+    asked = body("no thinking", stop=[mark])
+    whole = await client.chat(server.url, asked)
+    assert whole.content == plain.content[:30] and whole.finish_reason == "stop"
+    cut = whole.usage.completion_tokens
+    for short in range(1, 6):
+        base = await first(by, server, client, asked, cut - short)
+        answer = await by.answer(server, asked, base)
+        assert (answer.content, answer.finish_reason) == (whole.content, "stop"), short
+
+
+async def test_an_answer_whose_parsing_fails_is_not_made_twice(native: Any) -> None:
+    """It is kept whole, and read by the next server."""
+    by, server, _ = native
+    asked = body("tools")
+    whole = await by.answer(server, asked, None)
+    sound = server.facts
+    server.facts = replace(sound, reasoning_parser="no-such-parser")
+    with pytest.raises(TroubleError) as caught:
+        await by.answer(server, asked, None)
+    kept = caught.value.partial
+    assert kept is not None and kept.finish == {"type": "stop", "matched": kept.ids[-1]}
+    assert kept.tokens == whole.usage.completion_tokens
+    server.facts = sound
+    again = partials.decode(partials.encode(kept, []))
+    assert again == kept
+    before = server_requests(server)
+    assert said(await by.answer(server, asked, again)) == said(whole)
+    assert server_requests(server) == before
+
+
+def server_requests(server: Server) -> int:
+    """Requests to /generate so far."""
+    text = httpx.get(f"{server.url}/metrics").text
+    return sum(
+        int(float(line.rsplit(" ", 1)[1]))
+        for line in text.splitlines()
+        if line.startswith("sglang:http_requests_total") and 'endpoint="/generate"' in line
+    )
 
 
 async def test_what_is_broken_off_comes_back_with_what_it_had(native: Any) -> None:
