@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from console.lab.lab import Lab
 from console.link.deploy import deploy
+from console.link.errors import LinkError
 from console.link.push import push_file
 from console.session import session
 from console.verbs import wait_up
@@ -57,5 +58,7 @@ async def go_on(lab: Lab, complain: Callable[[str], None]) -> None:
             complain("the lab's job: no server came up, so the run was not started")
     except TimeoutError:
         complain("the lab's job: the agent gave no answer in time")
-    except Exception as error:
-        complain(f"the lab's job: {str(error) or type(error).__name__}")
+    except (LinkError, OSError) as error:
+        complain(f"the lab's job: {error}")
+    except Exception as error:  # nobody awaits this task, so that it would go unseen
+        complain(f"the lab's job: {type(error).__name__}: {error} (a mistake of ours)")
