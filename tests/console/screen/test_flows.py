@@ -20,6 +20,7 @@ from console.screens.fleet import FleetScreen, heights
 from console.screens.logs import LogsScreen, grid
 from console.screens.restart import RestartScreen
 from console.widgets.cards import Cards, arrange
+from console.widgets.chart import Chart
 from console.widgets.filter_line import MOST, FilterLine
 from console.widgets.log_pane import LogPane
 from console.widgets.pane import Pane
@@ -628,9 +629,12 @@ async def test_resizing_relays_everything() -> None:
 async def test_plots_are_drawn_and_follow_zoom_and_focus() -> None:
     """In a process of their own."""
     async with driven() as one:
-        await one.until(
-            lambda: "⣀" in one.screen() or "⠤" in one.screen() or "⠒" in one.screen(), 30
-        )
+
+        def dots() -> list[bool]:
+            charts = one.app.screen.query(Chart)
+            return [any("⠀" < c <= "⣿" for c in "".join(painted(chart))) for chart in charts]
+
+        await one.until(lambda: dots() and all(dots()), 60)
         await one.until(lambda: "┤" in one.screen(), 30)
         await one.keys("plus")
         await one.until(lambda: "5m" in one.screen())
