@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from console import model
 from console.actions import BY_NAME, key_name
 from console.text import UNKNOWN, bar, duration, number, percent, visible
-from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad, spread
+from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad, spread, width_of
 from remote.protocol import Epoch, Swap, SwapStep
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def step_line(gpu: int, steps: list[SwapStep], now: float, width: int) -> Line:
         if step.state in ("doing", "failed") and step.began is not None:
             took = duration((step.ended or now) - step.began)
             tone = "info" if step.state == "doing" else "bad"
-            said = [(f"{visible(step.text)} " if step.text else "", tone), (took, "dim")]
+            text = step.text if step.state == "doing" else ""  # a failure's stands below in full
+            said = [(f"{visible(text)} " if text else "", tone), (took, "dim")]
     if not said:
         text = next((s.text for s in reversed(steps) if s.text and s.state == "done"), "")
         said = [(visible(text), "good")]
@@ -68,8 +70,9 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
     tail: list[Part] = [(filled, tone), (rest, "on-panel"), (f" {percent(share):>4}", tone)]
     lines: list[Line] = [spread(head, tail, width)]
     keys = _decision_keys() if model.awaits_decision(swap) else []
-    if swap.text or keys:
-        lines.append(spread([(visible(swap.text), tone)], keys, width))
+    if swap.state != "doing":
+        keys = [("  esc", "bold accent"), (" hides", "dim")]
+    lines += said_lines(swap.text, tone, keys, width)
     rows = model.step_rows(swap)
     stages = {gpu: _stage(steps) for gpu, steps in rows.items()}
     moving = sorted((gpu for gpu in rows if stages[gpu] < 2), key=lambda g: (stages[g], g))
@@ -80,10 +83,28 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
     tails = [g for g in groups if g]
     room = max(0, height - len(lines) - len(tails))
     shown = moving if len(moving) <= room else moving[: max(0, room - 1)]
-    lines += [step_line(gpu, rows[gpu], now, width) for gpu in shown]
+    lines += [line for gpu in shown for line in _row_lines(gpu, rows[gpu], now, width)]
     if len(shown) < len(moving) and room > 0:
         lines.append([(f"    and {len(moving) - len(shown)} more", "dim")])
     return (lines + tails)[:height]
+
+
+def said_lines(text: str, tone: str, keys: list[Part], width: int) -> list[Line]:
+    """What a swap says of itself, as long as it is, with the keys that help now."""
+    rows = textwrap.wrap(visible(text), max(20, width - width_of(keys) - 1))
+    if not rows:
+        return [spread([], keys, width)] if keys else []
+    return [spread([(rows[0], tone)], keys, width), *([(row, tone)] for row in rows[1:])]
+
+
+def _row_lines(gpu: int, steps: list[SwapStep], now: float, width: int) -> list[Line]:
+    """One server's steps; why one failed stands below in full, as it is what has to be mended."""
+    line = step_line(gpu, steps, now, width)
+    why = next((s.text for s in steps if s.state == "failed" and s.text), "")
+    if not why:
+        return [line]
+    rows = textwrap.wrap(visible(why), max(20, width - 6))[:4]
+    return [line, *([("      ", "text"), (row, "bad")] for row in rows)]
 
 
 def _decision_keys() -> list[Part]:
@@ -167,6 +188,14 @@ def pair_lines(before: Epoch, after: Epoch, width: int) -> list[Line]:
     return lines
 
 
+def done_lines(swap: Swap, pair: tuple[Epoch, Epoch], width: int) -> list[Line]:
+    """What a swap has come to, then its two epochs side by side."""
+    took = duration((swap.ended or swap.began) - swap.began)
+    text = f"✔ {swap.text or f'epoch {swap.to_epoch} stands'}  in {took}"
+    keys: list[Part] = [("  esc", "bold accent"), (" hides", "dim")]
+    return [*said_lines(text, "good", keys, width), *pair_lines(*pair, width)]
+
+
 class SwapPanel(Painted):
     """The steps of the swap under way; afterwards the two epochs side by side, until `esc`."""
 
@@ -179,10 +208,11 @@ class SwapPanel(Painted):
         if swap is None or (swap.state != "doing" and self.app.hidden_swap == swap.id):
             return 0
         pair = model.swap_pair(state)
+        width = max(20, self.app.size.width - 2)
         if swap.state == "done" and pair is not None:
-            return 1 + len(pair_lines(*pair, 100))
+            return len(done_lines(swap, pair, width))
         now = model.agent_now(state, self.app.now())
-        return len(swap_lines(swap, now, 200, 99))
+        return len(swap_lines(swap, now, width, 99))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
@@ -193,15 +223,5 @@ class SwapPanel(Painted):
         now = model.agent_now(state, self.app.now())
         pair = model.swap_pair(state)
         if swap.state == "done" and pair is not None:
-            took = duration((swap.ended or now) - swap.began)
-            head = spread(
-                [
-                    ("✔ ", "good"),
-                    (visible(swap.text) or f"epoch {swap.to_epoch} stands", "good"),
-                    (f"  in {took}", "dim"),
-                ],
-                [("esc", "bold accent"), (" hides", "dim")],
-                width,
-            )
-            return [head, *pair_lines(*pair, width)]
+            return done_lines(swap, pair, width)
         return swap_lines(swap, now, width, height)
