@@ -525,7 +525,7 @@ def swap_cost(state: State, gpus: Sequence[int], strategy: str = "all") -> str:
     running = sum(state.servers[g].running or 0 for g in gpus if g in state.servers)
     parts = []
     if running:
-        parts.append(f"{running:,} requests in flight end first; what is cut off is sent again")
+        parts.append(f"{running:,} requests in flight are broken off, kept and continued")
     speed = sum(state.servers[g].gen_tok_s or 0 for g in gpus if g in state.servers)
     if speed and strategy != "all" and len(gpus) > 1:
         parts.append(f"{number(speed / len(gpus))} tok/s are missing while each one restarts")
