@@ -302,12 +302,11 @@ class Client:
             return None
         return count if answer.status_code == 200 else None
 
-    async def abort_all(self, server: str) -> None:
-        """Have SGLang break off everything; the requests come back with what they had so far."""
+    async def abort(self, server: str, rid: str = "") -> None:
+        """Have SGLang break off a request, or everything; it comes back with what it had."""
+        body = {"rid": rid} if rid else {"abort_all": True}
         try:
-            await self._http.post(
-                f"{server}/abort_request", content=b'{"abort_all":true}', timeout=5.0
-            )
+            await self._http.post(f"{server}/abort_request", content=encode(body), timeout=5.0)
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise _transport(error) from error
 

@@ -699,23 +699,18 @@ class Dispatcher:
     async def break_off(self, server: Server, wanted: Callable[[], bool]) -> None:
         """Have the server return what it has; what does not come back in time is taken back.
 
-        Its own queue gets a few seconds to run empty first: an aborted request that was still
-        queued leaves an entry in SGLang 0.5.12 that no later SIGTERM gets past
-        (``managers/tokenizer_manager.py``). Ends early where it is no longer ``wanted``.
+        Ends early where it is no longer ``wanted``.
         """
         if server.engine == "sglang":
-            end = time.monotonic() + (0.0 if server.breaker.is_open else QUEUE_S)
-            while wanted() and server.flying and time.monotonic() < end:
-                if not await self._queued(server):
-                    break
-                await asyncio.sleep(POLL_S)
+            if not server.breaker.is_open:
+                await self._empty_queue(server, wanted)
             end = time.monotonic() + RETURN_S
             asked = -math.inf
             while wanted() and server.flying and time.monotonic() < end:
                 if time.monotonic() - asked >= 1.0:  # some may not have been there yet
                     asked = time.monotonic()
                     with contextlib.suppress(TroubleError):
-                        await self._client.abort_all(server.url)
+                        await self._client.abort(server.url)
                 await asyncio.sleep(POLL_S)
         if wanted():
             self.recall(server)
@@ -725,13 +720,24 @@ class Dispatcher:
         """A silent server may still hand over what it has, unless it is well again meanwhile."""
         await self.break_off(server, lambda: server.breaker.is_open)
 
-    async def _queued(self, server: Server) -> bool:
-        """Whether requests of ours may still wait in the server's own queue."""
-        try:
-            sample = await self._client.sample(server.url, server.engine)
-        except TroubleError:
-            return False
-        return bool(sample.queued)
+    async def _empty_queue(self, server: Server, wanted: Callable[[], bool]) -> None:
+        """Make room for what waits in the server's own queue by breaking off its oldest requests.
+
+        An aborted request that was still queued leaves an entry in SGLang 0.5.12 that no later
+        SIGTERM gets past (``managers/tokenizer_manager.py``).
+        """
+        end = time.monotonic() + QUEUE_S
+        asked: set[Job] = set()
+        while wanted() and server.flying and time.monotonic() < end:
+            with contextlib.suppress(TroubleError):
+                waiting = (await self._client.sample(server.url, server.engine)).queued
+                if not waiting:
+                    return
+                running = [job for job in server.flying if job not in asked]  # oldest first
+                for job in running[: max(0, min(waiting, len(running) - waiting))]:
+                    asked.add(job)
+                    await self._client.abort(server.url, requests.rid(job, self._session))
+            await asyncio.sleep(POLL_S)
 
     # --- what an earlier process left ---
 

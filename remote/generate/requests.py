@@ -45,10 +45,17 @@ def chat_body(settings: Settings, server: Server, job: Job, session: str) -> dic
         body["seed"] = int(body.get("seed") or 0) + job.reseeds
     body.pop("stream", None)
     if server.engine == "sglang":
-        # Of one width, since SGLang aborts by prefix; with the send, since an abort must not
-        # meet a later one; with the session, since a killed run's may still be at work.
-        body["rid"] = f"{session}-{job.index:010d}-{job.sends:04d}"
+        body["rid"] = rid(job, session)
     return body
+
+
+def rid(job: Job, session: str) -> str:
+    """The id of the job's latest request.
+
+    Of one width, since SGLang aborts by prefix; with the send, since an abort must not meet a later
+    one; with the session, since a killed run's may still be at work.
+    """
+    return f"{session}-{job.index:010d}-{job.sends:04d}"
 
 
 def check_body(settings: Settings, server: Server, rid: str) -> dict[str, Any]:

@@ -187,9 +187,10 @@ def test_one_server_is_emptied_and_the_other_goes_on(
     generation: Callable[..., Generation],
     oracle: servers.Server,
 ) -> None:
-    one, two = start(), start()
+    one, two = start(max_running_requests=6), start()  # four wait in its own queue
     run, wish = begin(generation, endpoint, one, two)
     busy(one, two)
+    assert one.load()["num_waiting_reqs"] > 0
     wish(s0="abort")
     wait_for(lambda: wish.empty(0), what="emptied")
     assert one.load()["num_running_reqs"] == 0
