@@ -159,7 +159,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         changes=True,
         verb="rollback",
         word="rollback",
-        loses="servers restart one after the other; what is in flight is drained or sent again.",
+        loses="servers restart one after the other; answers in flight are continued elsewhere.",
         request=lambda spec, gpus: Rollback(spec=spec),
     ),
     Action(
@@ -193,7 +193,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         danger="key",
         changes=True,
         verb="confirm --back",
-        loses="those servers restart; what is in flight on them is sent again.",
+        loses="those servers restart; answers in flight on them are continued elsewhere.",
     ),
     Action(
         "up",
@@ -211,7 +211,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "down",
         "Down",
-        "Drain servers and stop them; what is in flight is sent again later.",
+        "Stop servers; answers in flight are kept and continued later.",
         ("d",),
         "Fleet",
         danger="key",
@@ -219,7 +219,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         verb="down",
         word="down",
         footer=3,
-        loses="answers in flight end first; those cut off are generated again from the start.",
+        loses="nothing: answers in flight are broken off, kept, and continued later.",
         request=lambda spec, gpus: Down(gpus=gpus),
     ),
     # Run

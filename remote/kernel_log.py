@@ -100,8 +100,7 @@ class KernelLog:
         self._by_call = False
         self._stamp = 0.0
         """The kernel's time of the newest message seen by :func:`_printed`."""
-        with contextlib.suppress(OSError):
-            self._file = _open(self._path)
+        self._try_open()
         if self._file is None and self._path == PATH:
             self._by_call = _printed() is not None
         began = time.time()
@@ -115,9 +114,15 @@ class KernelLog:
 
     def read(self) -> list[Xid]:
         """What has come since. Never waits; raises nothing."""
+        if self._file is None and self._path != PATH:
+            self._try_open()  # one that is named may be yet to come
         if self._file is not None:
             return list(self._records(self._file))
         return list(self._lines()) if self._by_call else []
+
+    def _try_open(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file = _open(self._path)
 
     def _records(self, file: int) -> Iterator[Xid]:
         """``/dev/kmsg`` gives one record a read; a plain file may give half of one."""
@@ -150,10 +155,12 @@ class KernelLog:
                     yield xid
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file for good."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+        self._path = PATH
+        self._by_call = False
 
 
 def _open(path: str) -> int:

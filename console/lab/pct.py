@@ -304,6 +304,7 @@ class Folder(Node):
         inside["PATH"] = f"{self.lab}/ct/{vmid}/bin:{inside['PATH']}"
         inside.update(container="lxc", TERM="linux", STOKER_SIMULATED="1")
         inside.update(STOKER_LAB=self.lab, STOKER_CONTAINER=str(vmid))
+        inside.update(STOKER_KERNEL_LOG=f"{self.lab}/ct/{vmid}/gpus/kmsg")
         if inside.get("HOME") == f"{self.lab}/host/root":
             inside["HOME"] = f"{self.lab}/ct/{vmid}/root"
         return inside

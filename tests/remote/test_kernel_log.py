@@ -99,6 +99,14 @@ def test_reports_are_read_as_they_come(tmp_path: Path) -> None:
     assert log.read() == []
 
 
+def test_a_log_that_is_named_may_come_later(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    log = KernelLog(str(path))
+    assert log.read() == []
+    path.write_bytes(record(LINES[0][0]))
+    assert [xid.number for xid in log.read()] == [79]
+
+
 def test_a_pipe_with_nothing_in_it_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     os.mkfifo(path)

@@ -20,6 +20,8 @@ class Cause:
 
     text: str
     how: Literal["scheduler", "killed", "main", "warmup"] = "scheduler"
+    xid: int | None = None
+    """What the driver tells the kernel log before that."""
 
 
 OOM = (
@@ -72,9 +74,10 @@ CAUSES: dict[str, Cause] = {
     "xid": Cause(
         "RuntimeError: CUDA error: an illegal memory access was encountered\n"
         "CUDA kernel errors might be asynchronously reported at some other API call, so the "
-        "stacktrace below might be incorrect."
+        "stacktrace below might be incorrect.",
+        xid=31,
     ),
-    "fell_off_bus": Cause("RuntimeError: No CUDA GPUs are available"),
+    "fell_off_bus": Cause("RuntimeError: No CUDA GPUs are available", xid=79),
     "no_model": Cause(
         "OSError: Can't load the configuration of '{model}'. If you were trying to load it from "
         "'https://huggingface.co/models', make sure you don't have a local directory with the "

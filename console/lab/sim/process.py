@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from console.lab.sim import children, config, failures, gpu, log, settings
+from console.lab.sim import children, config, failures, gpu, kernel, log, settings
 
 
 class Process:
@@ -75,6 +75,8 @@ class Process:
 
     def fail(self, cause: failures.Cause, phase: str, **values: object) -> NoReturn:
         """End as the real server does after this failure."""
+        if cause.xid is not None:
+            kernel.report(Path(self.sim.state_dir), self.conf.gpu, cause.xid)
         text = cause.text
         for name, value in values.items():
             text = text.replace("{" + name + "}", str(value))

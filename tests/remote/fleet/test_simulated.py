@@ -16,9 +16,11 @@ import msgspec
 import pytest
 
 from console.lab import venv
+from console.lab.sim import kernel
 from console.lab.sim.settings import Fault, SimSettings, Version, set_fault
 from remote.fleet import identity, processes
 from remote.fleet.fleet import Fleet
+from remote.kernel_log import KernelLog, address
 from remote.protocol import Flags, FleetSpec, TargetSpec
 from tests import ports
 from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
@@ -223,6 +225,8 @@ async def test_a_crash_while_serving_names_its_cause_and_comes_back(sim12: SimSi
     sim12.fault(0, Fault(fail="run", cause="xid"))
     await until(lambda: sim12.events.texts("server.failed"))
     assert "illegal memory access" in cause(sim12, "server.failed")
+    (told,) = KernelLog(str(sim12.state / kernel.NAME)).earlier
+    assert (told.bus, told.number) == (address(kernel.bus(0)), 31)
     sim12.fault(0, None)
     await until(lambda: fleet.states()[0].state == "ready" and pid_of(fleet, 0) != first)
 
