@@ -34,6 +34,9 @@ BETWEEN_S = 0.4
 """Between the first connections of targets in the background: an SSH server refuses those that
 come all at once (OpenSSH's ``MaxStartups``)."""
 
+SEND_S = 180.0
+"""For so long an action may take to be begun: a restart asks SGLang's parser first."""
+
 
 def _later(name: str) -> Callable[[], StokerScreen]:
     """A screen that is imported when it is first wanted: the first frame does not wait for it."""
@@ -364,15 +367,16 @@ class StokerApp(App[None], inherit_bindings=False):
                 self.say(str(error), "error")
             return None
 
-    async def send(self, request: Request, watch: Watch | None = None) -> None:
-        """Send, and say how it was taken."""
+    async def send(self, request: Request, watch: Watch | None = None) -> bool:
+        """Send, and say how it was taken; whether it was."""
         meant = watch or self.front
-        result = await self.ask(request, timeout=60, watch=meant)
+        result = await self.ask(request, timeout=SEND_S, watch=meant)
         where = f"{meant.name}: " if len(self.watches) > 1 else ""
         if isinstance(result, Done):
             self.say(where + (result.text or "done"))
         elif isinstance(result, Plan):
             self.say(where + ("; ".join(result.diff) or "under way"))
+        return result is not None
 
     def wanted(self) -> Subscribe:
         """What the screen in front needs pushed."""

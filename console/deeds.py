@@ -231,7 +231,7 @@ async def _confirm(
     how: Danger,
     line: str,
     cost: str,
-    do: Callable[[], Coroutine[Any, Any, None]],
+    do: Callable[[], Coroutine[Any, Any, object]],
 ) -> None:
     """Ask, then do it beside the screen."""
     from console.screens.confirm import Confirm

@@ -446,13 +446,17 @@ class RestartScreen(ModalScreen[None]):
         """Begin, and show it."""
         request = self.request(dry_run=False)
         app, watch = self.app, self.target
-        watch.draft = {}
+        if self.gpu is None:
+            watch.draft = dict(self.edits)
         self.dismiss(None)
         if request is not None:
             app.spawn(self._send(app, watch, request))
 
     @staticmethod
     async def _send(app: StokerApp, watch: Watch, request: Restart) -> None:
-        await app.send(request, watch)
+        if not await app.send(request, watch):
+            return  # refused: the edits are kept
+        if request.gpus is None:
+            watch.draft = {}
         if app.front is watch:
             await app.go("fleet")

@@ -220,3 +220,20 @@ async def test_an_agent_that_cannot_tell_its_flags_leaves_the_short_list() -> No
         screen = one.app.screen
         assert isinstance(screen, RestartScreen)
         assert screen.edits == {"no-such-flag": 3}
+
+
+async def test_edits_outlive_a_refusal() -> None:
+    """A restart that the agent did not take can be tried again without typing."""
+    async with driven() as one:
+        screen = await dialog(one)
+        await put(one, "mem-fraction-static=0.9")
+        await put(one, "")
+        await one.sees("type restart")
+        await one.until(lambda: len(screen.plans) == 3)
+        one.story.connected = False
+        await one.write("restart")
+        await one.keys("enter")
+        await one.sees("not connected")
+        one.story.connected = True
+        screen = await dialog(one)
+        assert screen.edits == {"mem-fraction-static": 0.9}

@@ -198,3 +198,16 @@ async def test_only_targets_that_were_looked_at_are_remembered_as_seen(
         await one.keys("j", "enter")
         await one.sees("stoker ct201")
     assert set(prefs.read().seen) == {"ct201"}
+
+
+async def test_thirty_targets_scroll_and_each_connects() -> None:
+    """The chosen one is always in sight; first connections do not come all at once."""
+    names = tuple(f"ct{number}" for number in range(200, 230))
+    async with fleet((80, 24), names=names) as one:
+        await one.until(lambda: all(w.state.received for w in one.app.watches))
+        await one.keys(*["j"] * 29)
+        await one.until(lambda: "▸" in one.line("ct229"))
+        table = one.app.screen.query_one(TargetTable)
+        assert len(painted(table)) == table.size.height
+        await one.keys(*["k"] * 29)
+        await one.until(lambda: "▸" in one.line("ct200"))
