@@ -45,6 +45,8 @@ thinking = true
 
 [alerts]
 eta_hours_over = 48
+# webhook = "https://…"           # alerts are posted there as {"text": …}; where the address is a
+#                                 # secret: STOKER_WEBHOOK=… in credentials_file
 """
 
 
