@@ -207,8 +207,10 @@ def test_dead_server_comes_back(
     dying.kill()
     wait_for(lambda: run.progress()["servers"][dying.url]["state"] == "open", what="breaker opens")
     assert run.progress()["problem"] == ""
+    live.set(delay=5.0)  # so that there is work left however long the other takes to start
     dying.start()
-    wait_for(lambda: len(dying.told()["seen"]) > 20, 30, "it is used again")
+    wait_for(lambda: len(dying.told()["seen"]) > 20, 60, "it is used again")
+    live.set(delay=0.3)
     assert run.wait() == 0
     assert indices(run) == list(range(900))
     assert run.progress()["failed"] == 0
