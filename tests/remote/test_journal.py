@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ import pytest
 
 from remote import samples
 from remote.journal import Journal
-from remote.protocol import Epoch, ServerState, Swap
+from remote.protocol import Epoch, Progress, RunState, ServerState, Swap
 
 
 @pytest.fixture
@@ -177,3 +178,31 @@ async def test_a_disk_that_fails_leaves_it_in_memory(tmp_path: Path) -> None:
     assert again.swaps[1].text == "ended"
     assert again.noted("configured", dict[str, int]) == {"a": 1}
     await again.close()
+
+
+async def test_the_runs_numbers_are_kept_and_thinned_with_age(tmp_path: Path) -> None:
+    """Every ten seconds of the last two hours, every minute before; what did not change once."""
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+    await journal.open()
+    end = int(time.time())
+    begin = end - 3 * 3600
+    for number, second in enumerate(range(begin, end, 5)):
+        journal.add_run(RunState(alive=True, progress=Progress(completed=number)), second)
+        if number % 200 == 0:
+            await journal.history(begin, begin + 1, 1)  # what outruns the disk is dropped
+    same = RunState(alive=False)
+    for second in range(end, end + 60, 10):
+        journal.add_run(same, second)
+    db = journal._db
+    assert db is not None
+    await journal._in_thread(lambda: journal._upkeep(db))
+    await journal.close()
+    with sqlite3.connect(path) as read:
+        times = [t for (t,) in read.execute("SELECT time FROM runs ORDER BY time")]
+    old = [t for t in times if t < end - 2 * 3600 - 60]
+    new = [t for t in times if end - 2 * 3600 + 60 < t < end]
+    assert 58 <= len(old) <= 61
+    assert min(b - a for a, b in itertools.pairwise(old)) >= 10
+    assert {b - a for a, b in itertools.pairwise(new)} == {10}
+    assert [t for t in times if t >= end] == [end], "the same numbers are kept once"
