@@ -8,13 +8,14 @@ Of a message about a malformed body the part before the place in the source was 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.console.lab_sim.servers import Server, lab
+from tests.console.lab_sim.servers import Server, lab, wait_for
 from tests.console.lab_sim.test_real_answers import alike
 
 
@@ -53,3 +54,40 @@ def test_native_endpoints_answer_as_the_real_ones(tiny: Server, row: Row) -> Non
     assert alike(got, row.answer) == []
     if isinstance(row.answer, dict) and row.answer.get("type") == "Bad Request":
         assert got["message"].startswith(row.answer["message"].split("\n")[0])
+
+
+RUNNING = """{"type": "abort", "message": "Aborted", "status_code": null, "err_type": null}"""
+QUEUED = """{"text": "", "output_ids": [], "meta_info": {"id": "q-056-", "finish_reason":
+{"type": "abort", "message": "Abort in waiting queue"}, "weight_version": "default",
+"e2e_latency": 2.739684731000125, "completion_tokens": 0,
+"response_sent_to_client_ts": 1795991402.3993487}}"""
+"""What the real one answered for a request that ran, and for one that waited."""
+
+
+def test_an_abort_of_all_is_answered_as_by_the_real_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    real = msgspec.json.decode(QUEUED)
+    with (
+        lab(tmp_path_factory.mktemp("lab"), "0.5.12") as made,
+        ThreadPoolExecutor() as pool,
+    ):
+        server = made.start(max_running_requests=1, enable_metrics=True).ready()
+
+        def generate(n: int) -> dict[str, Any]:
+            params = {"max_new_tokens": 20_000, "ignore_eos": True}
+            body = {"input_ids": [500, 501], "rid": f"q-{n:03d}-", "sampling_params": params}
+            return dict(server.client.post("/generate", json=body).json())
+
+        asked = [pool.submit(generate, n) for n in range(3)]
+        wait_for(lambda: server.load()["num_waiting_reqs"] == 2, why="two wait")
+        wait_for(lambda: server.load()["num_used_tokens"] > 10, why="one has tokens")
+        assert server.client.post("/abort_request", json={"abort_all": True}).content == b""
+        answers = sorted((one.result() for one in asked), key=lambda one: len(one["output_ids"]))
+    for queued in answers[:2]:
+        assert queued["meta_info"].keys() == real["meta_info"].keys()
+        assert queued["meta_info"]["finish_reason"] == real["meta_info"]["finish_reason"]
+        assert (queued["text"], queued["output_ids"]) == (real["text"], real["output_ids"])
+        assert queued["meta_info"]["completion_tokens"] == 0
+    assert answers[2]["meta_info"]["finish_reason"] == msgspec.json.decode(RUNNING)
+    assert answers[2]["output_ids"]
