@@ -168,8 +168,8 @@ class Server:
         """Why an interrupted answer of it can only be made anew; empty where it is continued."""
         if self.facts is not None:
             return self.facts.why_not
-        if not self.engine:
-            return ""  # not tried yet
+        if self.breaker.is_open or not self.engine:
+            return ""  # not tried yet, or not since it was restarted
         if self.engine != "sglang":
             return f"{self.engine} has no way to continue an answer"
         return "nothing is known of its /server_info"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from remote.generate.facts import Facts
 from remote.generate.pace import LEAST, Pace, Reach
 from remote.generate.server import FAILURES, LONGEST_PAUSE_S, Server, degenerate
 
@@ -168,3 +169,20 @@ def test_the_reach_waits_for_full_slots() -> None:
     for at in range(600):
         reach.tick(float(at), at * 100, at * 10, slots=36, full=False)
     assert reach.factor == 1.0
+
+
+def test_whether_interrupted_answers_are_continued() -> None:
+    """A server that is being restarted is no reason to think that it cannot."""
+    server = Server("http://x")
+    assert server.whole == ""
+    server.engine = "vllm"
+    assert server.whole == ""
+    server.breaker.close(1.0)
+    assert "vllm has no way" in server.whole
+    server.engine = "sglang"
+    assert "/server_info" in server.whole
+    server.facts = Facts("i", "", "", None, "why not")
+    assert server.whole == "why not"
+    server.new_process("2.1")
+    server.breaker.open(2.0)
+    assert server.whole == ""
