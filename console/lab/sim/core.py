@@ -75,11 +75,11 @@ class Entry:
     def finish(self) -> dict[str, Any]:
         """``meta_info.finish_reason``."""
         how = self.future.result()
+        if how == "abort" and self.work.unqueued:
+            return {"type": "abort", "message": "Abort in waiting queue"}
         if how == "abort":
-            return {
-                "type": "abort",
-                "message": "Abort in waiting queue" if self.work.unqueued else "",
-            }
+            why = {"message": "Aborted", "status_code": None, "err_type": None}
+            return {"type": "abort", **why}
         if self.matched is not None and self.made >= self.work.target:
             return {"type": "stop", "matched": self.matched}
         if self.plan.ends and self.made >= self.plan.total:
