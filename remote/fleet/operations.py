@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -191,9 +192,12 @@ class Operations:
             return True
         began = time.time()
         server.status = "draining" if server.status == "ready" else server.status
+        asked = -math.inf
         while server.alive:
-            await self._ask_loads(server)
             await self.run.refresh()
+            if not self.run.in_flight(server.gpu) or time.monotonic() - asked > 1.0:
+                asked = time.monotonic()  # the server itself has the last word
+                await self._ask_loads(server)
             left = self.left(server)
             if left == 0 or (left is None and time.time() - began > 3 * self.timing.loads):
                 return left == 0
@@ -201,7 +205,7 @@ class Operations:
                 return False
             shown = "?" if left is None else left
             server.doing = f"draining: {shown} left, {max(until - time.time(), 0):.0f} s at most"
-            await asyncio.sleep(min(0.5, max(until - time.time(), 0.02)))
+            await asyncio.sleep(min(0.2, max(until - time.time(), 0.02)))
         return True
 
     async def break_off(self, server: Server, *, keep: bool = True) -> int:

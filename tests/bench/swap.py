@@ -30,7 +30,6 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from msgspec.structs import replace
@@ -40,6 +39,7 @@ from remote.paths import Workspace
 from remote.protocol import (
     Done,
     Down,
+    Failure,
     Flags,
     InFlight,
     Plan,
@@ -226,10 +226,8 @@ class Bench:
         for gpu, server in enumerate(self.servers):
             server.real, server.gaps = False, []
             await self._one_answer(gpu)
-            answer = await self.site.ask(
-                Restart(spec=self.site.spec, set_flags=flags, gpus=[gpu], in_flight="redo")
-            )
-            steps.append(steps_of(await self._over(answer)))
+            request = Restart(spec=self.site.spec, set_flags=flags, gpus=[gpu], in_flight="redo")
+            steps.append(steps_of(await self._swapped(request)))
         print(f"steps: {shown({n: statistics.fmean(s[n] for s in steps) for n in steps[0]})}")
         found = [server.gaps[-1] for server in self.servers]
         for server in self.servers:
@@ -246,7 +244,12 @@ class Bench:
             await answer.read()
         await asyncio.sleep(0.05)  # its line is read
 
-    async def _over(self, answer: Any) -> Swap:
+    async def _swapped(self, request: Restart) -> Swap:
+        """A swap, to its end."""
+        answer = await self.site.ask(request)
+        while isinstance(answer, Failure) and answer.code == "busy":  # the one before winds up
+            await asyncio.sleep(0.05)
+            answer = await self.site.ask(request)
         if not isinstance(answer, Plan) or answer.swap is None:
             raise SystemExit(f"no swap: {answer}")
         number = answer.swap.id
@@ -269,7 +272,7 @@ class Bench:
             strategy=strategy,  # type: ignore[arg-type]
             in_flight=in_flight,
         )
-        return await self._over(await self.site.ask(request))
+        return await self._swapped(request)
 
     async def stop_everything(self, flags: Flags) -> None:
         """Run and servers down, other flags, servers and run up."""
@@ -406,7 +409,8 @@ def main() -> None:
     print(f"\nsum of {len(idle)} reload times: {total:.1f} s")
     for row in rows:
         print(line(row, total))
-        print(f"    {row.said}\n    {shown(row.steps)}")
+        if row.said:
+            print(f"    {row.said}\n    {shown(row.steps)}")
     if options.json:
         figures = {
             "gpus": options.gpus,
