@@ -41,6 +41,7 @@ it does not say which it obeys (one of older code): it looks at ``control.json``
 rewrites its progress at least every two."""
 FRESH_S = 30.0
 """A progress file that changed within this time has a living writer."""
+_CACHE = ("HF_HOME", "HF_HUB_CACHE")
 REVIVE_S = (2.0, 10.0, 60.0, 300.0)
 """Waits before a run that died is started again; after the last one within an hour it stays."""
 LATELY_S = 900.0
@@ -321,7 +322,7 @@ class Run:
         argv = await asyncio.to_thread(self._argv, self._target, extend=False, accept_params=False)
         again = replace(launch, launch=uuid.uuid4().hex, argv=argv, asked=time.time())
         try:
-            env = await asyncio.to_thread(_environment, self._target.credentials_file)
+            env = await _environment(self._target)
             self.launch = again
             await asyncio.to_thread(self._hold, again, env)
             self._emit("run.started", f"started again: {await self._first_word(again)}")
@@ -409,7 +410,7 @@ class Run:
             raise RequestError(f"a run is at work already ({whose}): stop it first")
         await asyncio.to_thread(self._check)
         argv = await asyncio.to_thread(self._argv, spec, extend=extend, accept_params=accept_params)
-        env = await asyncio.to_thread(_environment, spec.credentials_file)
+        env = await _environment(spec)
         self._message = ""
         self._set(dispatch="run", seal=False, concurrency=spec.run.concurrency)
         await self.written()
@@ -556,16 +557,24 @@ def _write_where_there_is_a_folder(output: Path, wanted: Control) -> None:
         control.write(output, wanted)
 
 
-def _environment(credentials_file: str) -> dict[str, str]:
-    """The run's environment: ours, and the secrets of the credentials file."""
+async def _environment(spec: TargetSpec) -> dict[str, str]:
+    """The run's environment: ours, the secrets of the credentials file, and where the servers'
+    env script puts Hugging Face's cache (the run reads the model's sampling there)."""
     env = environment.clean(os.environ)
     # S3 keys may stand in the agent's own environment as well.
     env.update({k: v for k, v in os.environ.items() if k.startswith("AWS_")})
+    if spec.env_script:
+        # What is wrong with the script is told where servers are started.
+        with contextlib.suppress(environment.EnvScriptError):
+            found, _ = await environment.sourced(spec.env_script, env)
+            env.update({name: found[name] for name in _CACHE if name in found})
     try:
-        env.update(environment.credentials(credentials_file, prefixes=("",)))
+        secrets = await asyncio.to_thread(
+            environment.credentials, spec.credentials_file, prefixes=("",)
+        )
     except environment.EnvScriptError as error:
         raise RequestError(str(error)) from None
-    return {**env, "PYTHONUNBUFFERED": "1"}
+    return {**env, **secrets, "PYTHONUNBUFFERED": "1"}
 
 
 def _rotate(path: Path, limit: int = 64 << 20) -> None:

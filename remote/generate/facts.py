@@ -117,7 +117,7 @@ def _model_folder(info: dict[str, Any]) -> Path | None:
         return None
     candidates = [Path(model)]
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    hub = Path(info.get("download_dir") or os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     kept = hub / f"models--{model.replace('/', '--')}"
     revision = str(info.get("revision") or "main")
     with contextlib.suppress(OSError):

@@ -215,6 +215,10 @@ def test_what_the_chat_endpoint_would_take_from_the_model(
     (kept / "snapshots" / "abc" / "generation_config.json").write_text('{"top_k": 7}')
     found = facts.read({**info, "model_path": "org/name"}, here, {}).defaults
     assert found is not None and found["top_k"] == 7
+    monkeypatch.delenv("HF_HUB_CACHE")
+    elsewhere = {**info, "model_path": "org/name", "download_dir": str(tmp_path / "hub")}
+    found = facts.read(elsewhere, here, {}).defaults
+    assert found is not None and found["top_k"] == 7
 
 
 def test_a_run_is_checked_before_its_first_prompt() -> None:
