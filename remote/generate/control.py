@@ -1,6 +1,6 @@
 """``control.json``: the desired state that the agent sets and the run obeys.
 
-It is replaced atomically; the run looks four times a second whether it is another file. The last
+It is replaced atomically; the run looks several times a second whether it is another file. The last
 one written stays in force whoever dies.
 """
 
