@@ -467,6 +467,10 @@ class Fleet:
         new, warnings = self.new_flags(old, set_flags, unset_flags)
         if at_once < 1:
             raise FleetError(f"at once: 1 server or more, not {at_once}")
+        if confirm_within_min is not None and not 0 < confirm_within_min < 60 * 24 * 7:
+            raise FleetError(
+                f"confirm within: minutes from above 0 to a week, not {confirm_within_min:g}"
+            )
         servers = self._chosen(gpus)
         if gpus is None:
             servers = [s for s in servers if s.alive or s.status == "failed"]

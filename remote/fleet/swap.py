@@ -242,7 +242,7 @@ class Swapper:
                 return "done", f"confirmed by {self._decider}"
             left = until - time.time()
             if left <= 0:
-                return "failed", f"not confirmed within {(self.swap.confirm_s or 0) / 60:.0f} min"
+                return "failed", f"not confirmed within {_span(self.swap.confirm_s or 0.0)}"
             self._hold_up(f"waits to be confirmed, {left:.0f} s left; {found.text}")
             await asyncio.sleep(min(self._timing.judge_sample, max(left, 0.01)))
 
@@ -487,6 +487,10 @@ async def _together(work: list[Awaitable[None]]) -> None:
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _gpus(gpus: list[int]) -> str:

@@ -256,7 +256,7 @@ async def test_new_flags_that_nobody_confirms_go_again(
         begun = await site.restart(set_flags=flags, strategy="all", confirm_within_min=0.05)
         swap = await site.swapped(begun.id)
         assert swap.state == "rolled back", swap.text
-        assert swap.text.startswith("not confirmed within 0 min; the previous flags were put back")
+        assert swap.text.startswith("not confirmed within 3 s; the previous flags were put back")
         shown = await site.until(ready)
         assert (shown.infos[0].epoch, shown.infos[0].max_running) == (1, SLOTS)
 

@@ -411,6 +411,16 @@ async def test_a_plan_needs_servers_and_known_flags(site: Site) -> None:
         fleet.plan(current=None, set_flags={"port": 1}, unset_flags=[], strategy="all", gpus=[0])
     with pytest.raises(FleetError, match="there is no GPU 9"):
         fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=[9])
+    for minutes in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(FleetError, match="confirm within: minutes"):
+            fleet.plan(
+                current=None,
+                set_flags={},
+                unset_flags=[],
+                strategy="all",
+                gpus=[0],
+                confirm_within_min=minutes,
+            )
 
 
 def test_steps_and_groups() -> None:
