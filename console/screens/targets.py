@@ -25,6 +25,7 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("link", 14, 0),
     ("run", 12, 0),
     ("done", 8, 0),
+    ("prompts", 12, 104),
     ("prompts/s", 10, 96),
     ("tok/s", 7, 0),
     ("ready", 7, 0),
@@ -78,6 +79,7 @@ def target_cells(state: model.State, now: float) -> dict[str, Part]:
     cells["run"] = shown(status, "good" if good else "warn")
     share = progress.completed / progress.total if progress.total else None
     cells["done"] = shown(percent(share, 1), "bold strong")
+    cells["prompts"] = shown(f"{short(progress.completed)}/{short(progress.total)}", "text")
     if state.run.alive:
         cells["prompts/s"] = shown(number(progress.rate_per_sec, 2), "text")
         estimate = model.eta(state, now)
@@ -101,11 +103,11 @@ def target_line(watch: Watch, chosen: bool, now: float, name_width: int, width: 
             text, style = cells.get(heading, (UNKNOWN, "dim"))
             align = "<" if heading in ("link", "run") else ">"
             line.append((pad(text, wide, align), style))
-    if width >= 150 and state.progress is not None and state.progress.total:
+    if width >= 160 and state.progress is not None and state.progress.total:
         filled, rest = bar(state.progress.completed / state.progress.total, 16)
         line += [("  ", "text"), (filled, "good"), (rest, "on-panel")]
     worst = alarms(notices(state, now))
-    if worst and width >= 120:
+    if worst and width >= 132:
         tone = "bad" if worst[0].level == "error" else "warn"
         line.append((f"  {visible(worst[0].text)}", tone))
     return clip(line, width)
