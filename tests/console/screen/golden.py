@@ -225,6 +225,15 @@ TOURS = [
             Shot("events-trouble", ("escape", "e")),
         ],
     ),
+    Tour(
+        "change",
+        lambda _: _app(_story()),
+        [
+            Shot("config-flags", ("c", "tab", "down", "down", "down")),
+            Shot("restart-edit", ("r",), "mamba"),
+            Shot("restart-plan", ("ctrl+u", "enter")),
+        ],
+    ),
     Tour("swap", lambda _: _app(_story(_swapping)), [Shot("fleet-swap")]),
     Tour("dead", lambda _: _app(_story(_dead)), [Shot("fleet-dead"), Shot("run-dead", ("g",))]),
     Tour("connecting", lambda _: _app(_connecting), [Shot("fleet-connecting")]),
