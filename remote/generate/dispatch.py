@@ -50,7 +50,7 @@ QUEUE_S = 4.0
 """How long a server's own queue may take to run empty before what runs is broken off."""
 RETURN_S = 5.0
 """How long what was broken off may take to come back."""
-POLL_S = 0.25
+POLL_S = 0.1
 STRAGGLER = 1.5
 """An answer that takes so many times the mean is sent to a second server at the end."""
 
