@@ -119,7 +119,8 @@ class Watched:
             if kind == "Prefill" and tokens == "1":
                 return  # a health check
             if self.began is not None:
-                work = int(running) >= 1 or int(sequences or 0) >= 2
+                together = int(running) + int(sequences or 0)
+                work = together >= 2  # one alone is the warm-up, the proof, or the run's trial
                 if not (work if self.real else self.up):
                     return
                 self.gaps.append(now - self.began)
@@ -347,6 +348,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> tuple[list[float
         count=options.count,
         speed=options.speed,
         sglang=options.sglang,
+        decode_log_interval=10,  # the last token is told of within some 25 ms
     )
     site = await anext(site_of)
     bench = Bench(site, options.gpus)

@@ -133,9 +133,12 @@ async def site_of(
     count: int,
     speed: float = 40,
     sglang: Version = "0.5.12",
+    **flags: FlagValue,
 ) -> AsyncIterator[Site]:
     """A workspace with simulated servers' Python and ``count`` prompts, and its agent."""
-    spec = spec_of(agent.workspace, tmp_path, gpus=gpus, count=count, speed=speed, sglang=sglang)
+    spec = spec_of(
+        agent.workspace, tmp_path, gpus=gpus, count=count, speed=speed, sglang=sglang, **flags
+    )
     agent.start()
     made = Site(agent, spec, await Link.open(await agent.ready()))
     yield made
