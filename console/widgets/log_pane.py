@@ -322,7 +322,7 @@ class MergedPane(LogPane):
         found: list[tuple[str, str]] = []
         for source in self._sources():
             ring = state.logs.get(source)
-            if ring is None:
+            if ring is None or not ring.end:
                 continue
             _, lines = ring.since(self._from.get(source, 0))
             self._from[source] = ring.end
@@ -336,7 +336,13 @@ class MergedPane(LogPane):
 
     def pull(self, state: model.State) -> None:
         """See :class:`LogPane`."""
-        if fresh := self._fresh(state):
+        if self._seen and any(
+            ring.end and source not in self._from
+            for source in self._sources()
+            if (ring := state.logs.get(source)) is not None
+        ):
+            self.reload(state, self._filter)  # the past of one that was not there before
+        elif fresh := self._fresh(state):
             start, self._seen = self._seen, self._seen + len(fresh)
             self.add(zip(range(start, self._seen), fresh, strict=True))
 
