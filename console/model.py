@@ -307,12 +307,17 @@ def outliers(state: State) -> list[Outlier]:
     """The odd ones out among ready servers, worst first; empty when all is well.
 
     A server counts as slow below 3/4 of the median throughput of at least three that run the same
-    flags with the same slots, a card as hot from 85 °C or 12 K above the median.
+    flags with the same slots, a card as hot from 85 °C or 12 K above the median. Servers that a
+    swap under way has begun with are still gathering speed.
     """
     found: list[Outlier] = []
+    swap = state.swap
+    gathering = touched(swap) if swap is not None and swap.state == "doing" else ()
     alike: dict[tuple[int | None, int | None], dict[int, float]] = {}
     for server in state.servers.values():
-        if server.state == "ready" and server.gen_tok_s is not None and server.dispatch != "pause":
+        if server.gpu in gathering or server.dispatch == "pause":
+            continue
+        if server.state == "ready" and server.gen_tok_s is not None:
             info = state.infos.get(server.gpu)
             kind = (info.epoch, info.max_running) if info is not None else (None, None)
             alike.setdefault(kind, {})[server.gpu] = server.gen_tok_s

@@ -552,7 +552,6 @@ class Dispatcher:
         process: str,
     ) -> None:
         """The server broke an answer off: keep what it had, and let it go on from there."""
-        self._accounts.retries["abort"] += 1
         server.sign_at = time.monotonic()
         kept = trouble.partial
         known = bool(server.identity) and process == server.process
@@ -561,8 +560,10 @@ class Dispatcher:
             kept = partials.from_chat(answer, segment, server.identity)
         unwanted = server.dispatch == "redo" or server.stopped or self._elsewhere(job)
         if kept is not None and not unwanted:
+            self._accounts.retries["continued"] += 1
             self._keeper.keep(server, job, kept)
         else:
+            self._accounts.retries["abort"] += 1
             self._accounts.tokens_lost += trouble.made
         self._again(job, time.monotonic())
 
