@@ -116,6 +116,10 @@ class RestartScreen(ModalScreen[None]):
         self.refit()
         self.app.spawn(self._read_flags())
 
+    def on_resize(self) -> None:
+        """The line to type in stays in sight."""
+        self.refit()
+
     async def _read_flags(self) -> None:
         await self.target.load_book()
         if self.is_attached:

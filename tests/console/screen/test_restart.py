@@ -237,3 +237,16 @@ async def test_edits_outlive_a_refusal() -> None:
         one.story.connected = True
         screen = await dialog(one)
         assert screen.edits == {"mem-fraction-static": 0.9}
+
+
+async def test_the_line_to_type_in_stays_in_sight_when_the_terminal_shrinks() -> None:
+    """A split of tmux must not hide what is asked for."""
+    async with driven((120, 40)) as one:
+        await dialog(one)
+        for change in ("mem-fraction-static=0.9", "context-length=16384", "decode-log-interval=20"):
+            await put(one, change)
+        await put(one, "")
+        await one.sees("type restart")
+        await one.pilot.resize_terminal(80, 24)
+        await one.until(lambda: one.app.size.width == 80)
+        await one.sees("type restart, then enter")
