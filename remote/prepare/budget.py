@@ -279,8 +279,9 @@ def as_served(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     0.5.12 writes every field of its ``Function`` in its own order, so that each tool gets
     ``"strict": false`` and, without a description, a null (entrypoints/openai/protocol.py);
-    0.5.23 leaves them as they were sent. The longer form is counted: exact for the one, a few
-    tokens a tool above the other.
+    0.5.23 keeps the order and the ``strict`` that were sent; both end each tool with
+    ``"defer_loading": null``. The longer form is counted: exact for the one, a few tokens a tool
+    above the other.
     """
     return [
         {
@@ -291,6 +292,7 @@ def as_served(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "parameters": tool["function"]["parameters"],
                 "strict": tool["function"].get("strict", False),
             },
+            "defer_loading": None,
         }
         for tool in tools
     ]
