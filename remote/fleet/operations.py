@@ -110,8 +110,10 @@ class Operations:
             await asyncio.sleep(0.5)
         if server.launch is not launch or server.status != "warming" or launch is None:
             return False
-        server.facts = await server.probe.server_info()
-        await asyncio.to_thread(lambda: server.note_core(identity.table()))
+        server.facts, _ = await asyncio.gather(
+            server.probe.server_info(),
+            asyncio.to_thread(lambda: server.note_core(identity.table())),
+        )
         if server.launch is not launch or server.status != "warming":
             return False
         await self._now_ready(server, launch)
@@ -226,7 +228,7 @@ class Operations:
                 text = f"GPU {server.gpu}: {left} answers did not come back in time"
                 self.emit("server.aborted", text, gpu=server.gpu, level="warning")
                 break
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
             await self.run.refresh()
         if server.alive and server.status not in ("starting", "warming"):
             await self._ask_loads(server)

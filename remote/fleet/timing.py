@@ -11,6 +11,8 @@ class Timing:
 
     tick: float = 1.0
     """Known processes and log."""
+    starting: float = 0.2
+    """The log of a server that is coming up: it is waited for."""
     table: float = 5.0
     """The whole process table, for members that have come."""
     loads: float = 3.0
@@ -32,7 +34,7 @@ class Timing:
     """A main process that outlives one of its children for so long has failed."""
     abort: float = 20.0
     """For the run's requests to come back after an abort."""
-    term: float = 1.0
+    term: float = 0.3
     """Between SIGTERM and SIGKILL when nothing of value is left in a server: SGLang looks every 5 s
     whether a drain has begun, and 0.5.12 then kills itself (``managers/tokenizer_manager.py``)."""
     kill: float = 15.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from remote.fleet import finding, identity, processes
 from remote.fleet.background import Background
@@ -58,13 +58,25 @@ class Watch:
                 await self._tick(began)
             except Exception as error:
                 self._background.fault(error)
-            await asyncio.sleep(max(self._timing.tick - (time.monotonic() - began), 0.01))
+            await self._until(began + self._timing.tick)
+
+    async def _until(self, end: float) -> None:
+        """The time to the next look; servers that are coming up are looked at meanwhile."""
+        await asyncio.sleep(0.01)
+        while (left := end - time.monotonic()) > 0:
+            coming = [s for s in self._servers() if s.status in ("starting", "warming")]
+            await asyncio.sleep(min(left, self._timing.starting) if coming else left)
+            if coming and left > self._timing.starting:
+                try:
+                    await self._look(coming)
+                except Exception as error:
+                    self._background.fault(error)
 
     async def _tick(self, now: float) -> None:
         for server in self._servers():
             if server.gpu not in self._polls or self._polls[server.gpu].done():
                 self._polls[server.gpu] = self._background.start(self._poll(server.gpu))
-        await self._look()
+        await self._look(self._servers())
         if now >= self._next_ports:
             self._next_ports = now + self._timing.ports
             await self.find_foreign()
@@ -88,8 +100,8 @@ class Watch:
             lines.append(line)
         return lines
 
-    async def _look(self) -> None:
-        servers = [s for s in self._servers() if s.alive]
+    async def _look(self, those: Iterable[Server]) -> None:
+        servers = [s for s in those if s.alive]
         if not servers:
             return
 

@@ -690,9 +690,10 @@ class Dispatcher:
     # --- the agent's wishes ---
 
     def replaced(self, server: Server, process: str) -> None:
-        """Another process stands behind a URL."""
+        """Another process stands behind a URL, which the agent has tried before it told."""
         self.settle(server)
         server.new_process(process)
+        server.vouched = bool(self.settings.agent)
         self._survived(server)  # if it died, it was by Stoker's will
         server.breaker.open(time.monotonic())
         self.recall(server)

@@ -33,6 +33,8 @@ class Keeper:
         entry = self._outbox.wait(pending(job, server))
         server.keeping += 1
         self._on_the_way[id(entry)] = (entry, server)
+        if server.breaks_off and not server.flying:  # the last one: it can be stopped then
+            self._outbox.writer.hurry()
 
     def durable(self, acked: Iterable[Entry]) -> list[Server]:
         """These lines are on disk.

@@ -326,7 +326,7 @@ class Writer:
         self._jobs: deque[Entry | Batch | Callable[[Ledger], None]] = deque()
         self._files: dict[str, tuple[bytes, bool]] = {}
         self._wake = threading.Event()
-        self._closing = False
+        self._closing = self._hurry = False
         self.stuck = False
         """The disk is full: nothing becomes durable until there is space."""
         self.broken = ""
@@ -346,6 +346,11 @@ class Writer:
     def list_batch(self, batch: Batch) -> None:
         """Hand over a manifest line."""
         self._jobs.append(batch)
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Somebody waits for what was handed over: no more is gathered before it is written."""
+        self._hurry = True
         self._wake.set()
 
     def seal(self) -> None:
@@ -388,8 +393,9 @@ class Writer:
             while True:
                 self._wake.wait(self.RETRY_S if self.stuck or self._files else None)
                 self._wake.clear()
-                if not self._closing:
+                if not (self._closing or self._hurry):
                     time.sleep(self.GROUP_S)
+                self._hurry = False
                 closing = self._closing
                 self._work()
                 if closing and (self.stuck or not self._jobs):

@@ -34,7 +34,7 @@ from remote.generate.upload import Uploader
 from remote.protocol import Progress, RunStatus, ServerWork
 
 TICK_S = 0.25
-CONTROL_S = 0.1
+CONTROL_S = 0.05
 """How often ``control.json`` is looked at: a stat."""
 POLL_S = 3.0
 RUN_FILE_S = 30.0
@@ -262,6 +262,7 @@ class Run:
     def _tell(self) -> None:
         """Renew ``progress.json`` now."""
         self._writer.file(layout.PROGRESS, msgspec.json.encode(self.progress()))
+        self._writer.hurry()
 
     def _look_for_end(self) -> None:
         """Whether it is time to leave; at the end of a pass nothing waits for more answers."""

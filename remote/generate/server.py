@@ -128,6 +128,8 @@ class Server:
     stopped: str = ""
     """Why nothing more is sent to it, until another process stands there."""
     stopped_until: float = 0.0
+    vouched: bool = False
+    """The agent has just had a completion of this process; its first trial needs none."""
 
     crashed: list[Job] = field(default_factory=list)
     """Whose connections broke since the last trial that was answered."""

@@ -57,9 +57,13 @@ class Trials:
         return self.read_at > 0 and time.monotonic() - self.read_at < FED_S
 
     async def try_out(self, server: Server) -> None:
-        """One short real completion; if it is answered the server gets work."""
+        """One short real completion; if it is answered the server gets work.
+
+        None where the agent has just had one of this very process.
+        """
         breaker = server.breaker
         breaker.trying = True
+        vouched, server.vouched = server.vouched, False
         try:
             async with asyncio.timeout(CHECK_S):
                 identity = await self._client.identify(server.url)
@@ -70,10 +74,11 @@ class Trials:
                 await self._know(server)
                 if not self.fed:
                     await self.sample(server)
-                rid = f"{self._session}-check-{secrets.token_hex(4)}"
-                await self._client.chat(
-                    server.url, requests.check_body(self._settings, server, rid)
-                )
+                if not vouched:
+                    rid = f"{self._session}-check-{secrets.token_hex(4)}"
+                    await self._client.chat(
+                        server.url, requests.check_body(self._settings, server, rid)
+                    )
         except (TroubleError, TimeoutError) as error:
             if isinstance(error, TroubleError):
                 server.problem = error.text

@@ -23,6 +23,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import statistics
 import sys
 import tempfile
@@ -237,7 +238,8 @@ class Bench:
 
     async def _one_answer(self, gpu: int) -> None:
         port = self.site.spec.fleet.base_port + gpu
-        body = {"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 8}
+        asked = f"Say yes, for the {secrets.token_hex(8)}th time."  # not cached: it is prefilled
+        body = {"messages": [{"role": "user", "content": asked}], "max_tokens": 8}
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body) as answer,
