@@ -689,11 +689,11 @@ class Dispatcher:
 
     # --- the agent's wishes ---
 
-    def replaced(self, server: Server, process: str) -> None:
-        """Another process stands behind a URL, which the agent has tried before it told."""
+    def replaced(self, server: Server, process: str, *, vouched: bool) -> None:
+        """Another process stands behind a URL; ``vouched``: the agent has just tried it."""
         self.settle(server)
         server.new_process(process)
-        server.vouched = bool(self.settings.agent)
+        server.vouched = vouched
         self._survived(server)  # if it died, it was by Stoker's will
         server.breaker.open(time.monotonic())
         self.recall(server)

@@ -417,7 +417,9 @@ class Run:
             server = servers[url] = Server(url)
         server.gpu, server.epoch, server.wanted = want.gpu, want.epoch, wish.concurrency
         if want.process != server.process:
-            self._dispatcher.replaced(server, want.process)
+            # At the run's own start every server is tried by the run itself.
+            vouched = self._started and self.settings.agent is not None
+            self._dispatcher.replaced(server, want.process, vouched=vouched)
         if want.max_running:
             server.said = want.max_running
         before, server.dispatch = server.dispatch, want.dispatch
