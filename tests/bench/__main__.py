@@ -2,9 +2,9 @@
 
     python -m tests.bench --json FILE [--only NAME …] [--venvs DIR] [--quick]
 
-About twenty minutes on a quiet machine, ten of them the kills; ``--quick`` is a tenth of the work,
-to see that they run. The peers need their environments: see :mod:`tests.bench.peers`. Each number
-that has a bar is listed with it at the end; exit status 1 where one is missed.
+The kills take longest; ``--quick`` is a tenth of the work, to see that they run. The peers need
+their environments: see :mod:`tests.bench.peers`. Each number that has a bar is listed with it at
+the end; exit status 1 where one is missed.
 """
 
 from __future__ import annotations

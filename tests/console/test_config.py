@@ -19,7 +19,7 @@ python = "/root/venv/bin/python"
 agent_python = ""
 
 [targets.near]
-workspace = "/tmp/w"
+workspace = "/workspace"
 [targets.near.fleet]
 gpus = 2
 [targets.near.fleet.flags]

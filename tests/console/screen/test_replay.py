@@ -104,16 +104,21 @@ async def test_a_recording_tells_what_was(tmp_path: Path) -> None:
         assert speeds[55] == pytest.approx(1_040)
 
 
+def player(found: Recording) -> StokerApp:
+    """The console on a recording."""
+    return StokerApp(
+        lambda m, l: ReplayFeed(found, m, l),  # noqa: E741
+        name="run.db",
+        read_only=True,
+        remember=False,
+        strict=True,
+    )
+
+
 async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
     """Play, pause, seek, speed; nothing can be changed; charts hold the past."""
     async with recorded(tmp_path) as found:
-        app = StokerApp(
-            lambda m, l: ReplayFeed(found, m, l),  # noqa: E741
-            name="run.db",
-            read_only=True,
-            remember=False,
-            strict=True,
-        )
+        app = player(found)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
 
             def screen() -> str:
@@ -206,13 +211,7 @@ def test_a_log_that_is_played_fast_is_skipped_and_counted(
 async def test_run_and_logs_are_replayed_by_keys(tmp_path: Path, size: tuple[int, int]) -> None:
     """The run's screen, the logs at the clock's time, and again after it was turned back."""
     async with recorded(tmp_path) as found:
-        app = StokerApp(
-            lambda m, l: ReplayFeed(found, m, l),  # noqa: E741
-            name="run.db",
-            read_only=True,
-            remember=False,
-            strict=True,
-        )
+        app = player(found)
         async with app.run_test(size=size, notifications=True) as pilot:
 
             def screen() -> str:

@@ -75,7 +75,7 @@ async def test_up_until_ready_then_down(site: Site) -> None:
 
 async def test_environment_of_a_server(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/agent/only")
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/tmp/shared")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "shared")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     script = site.root / "env.sh"
     script.write_text("export CPATH=/usr/local/cuda/include\nFROM_SCRIPT=1\necho noise\n")

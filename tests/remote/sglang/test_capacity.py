@@ -170,14 +170,10 @@ def test_known_models(name: str, weights: float) -> None:
     assert capacity.known_model("meta/Other-7B") is None
 
 
-def test_constants_are_learned_from_the_log_of_an_unknown_model() -> None:
-    """Another model's start is enough to predict other flags for it."""
-    model = capacity.Model(conv=3_000_000, ssm_elements=20_000_000, cell=40_000, context=32_768)
-    flags: Flags = {"mem-fraction-static": 0.85, "mamba-ssm-dtype": "bfloat16"}
-    truth = capacity.predict(flags, False, CARD, model)
-    assert truth is not None
+def told(truth: capacity.Prediction, model: capacity.Model) -> StartFacts:
+    """What the log of such a start says, with a bfloat16 state."""
     assert truth.max_mamba is not None
-    facts = StartFacts(
+    return StartFacts(
         avail_before=FREE,
         avail_after=CARD.after,
         max_mamba=truth.max_mamba,
@@ -185,8 +181,16 @@ def test_constants_are_learned_from_the_log_of_an_unknown_model() -> None:
         ssm_state=round(truth.max_mamba * model.ssm_elements * 2 / GIB, 2),
         kv_tokens=truth.kv_tokens,
         kv_cache=round(truth.kv_tokens * model.cell / GIB, 2),
-        context_length=32_768,
     )
+
+
+def test_constants_are_learned_from_the_log_of_an_unknown_model() -> None:
+    """Another model's start is enough to predict other flags for it."""
+    model = capacity.Model(conv=3_000_000, ssm_elements=20_000_000, cell=40_000, context=32_768)
+    flags: Flags = {"mem-fraction-static": 0.85, "mamba-ssm-dtype": "bfloat16"}
+    truth = capacity.predict(flags, False, CARD, model)
+    assert truth is not None
+    facts = replace(told(truth, model), context_length=32_768)
     learned = capacity.learn(facts, flags, False, None)
     assert learned is not None
     other: Flags = {
@@ -214,16 +218,7 @@ def test_memory_that_nobody_foresees_is_learned_from_a_start() -> None:
     really = replace(CARD, slack=-3.0)
     truth = capacity.predict(flags, False, really, QWEN3_6_27B)
     assert truth is not None
-    assert truth.max_mamba is not None
-    facts = StartFacts(
-        avail_before=FREE,
-        avail_after=CARD.after,
-        max_mamba=truth.max_mamba,
-        conv_state=round(truth.max_mamba * QWEN3_6_27B.conv / GIB, 2),
-        ssm_state=round(truth.max_mamba * QWEN3_6_27B.ssm_elements * 2 / GIB, 2),
-        kv_tokens=truth.kv_tokens,
-        kv_cache=round(truth.kv_tokens * QWEN3_6_27B.cell / GIB, 2),
-    )
+    facts = told(truth, QWEN3_6_27B)
     card = capacity.learn_slack(facts, flags, False, CARD, QWEN3_6_27B)
     assert card.slack == pytest.approx(-3.0, abs=0.05)
     wanted = capacity.predict(other, False, really, QWEN3_6_27B)
