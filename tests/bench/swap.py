@@ -237,15 +237,21 @@ class Bench:
         return found
 
     async def _one_answer(self, gpu: int) -> None:
+        """Have it make tokens, and see its log tell of them."""
         port = self.site.spec.fleet.base_port + gpu
         asked = f"Say yes, for the {secrets.token_hex(8)}th time."  # not cached: it is prefilled
         body = {"messages": [{"role": "user", "content": asked}], "max_tokens": 8}
+        before = self.servers[gpu].last
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body) as answer,
         ):
-            await answer.read()
-        await asyncio.sleep(0.05)  # its line is read
+            said = await answer.text()
+        deadline = time.monotonic() + 2
+        while self.servers[gpu].last == before:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"server {gpu} answered, its log is silent: {answer.status} {said}")
+            await asyncio.sleep(0.01)
 
     async def _swapped(self, request: Restart) -> Swap:
         """A swap, to its end."""
