@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from remote import runline
 from remote.agent.serve import RequestError
 from remote.bridge import last_line
 from remote.fleet import environment
@@ -442,11 +443,8 @@ class Run:
             raise RequestError(f"{output}: {error.strerror}") from None
 
     def _argv(self, spec: TargetSpec, *, extend: bool, accept_params: bool) -> list[str]:
-        from remote.generate import command
-
-        argv = command.argv(sys.executable, spec, self.workspace.socket)
         return [
-            *argv,
+            *runline.argv(sys.executable, spec, self.workspace.socket),
             *(["--extend"] if extend else []),
             *(["--accept-params"] if accept_params else []),
         ]

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from remote.generate import control
-from remote.generate.command import argv, parser, settings_of
+from remote.generate.command import parser, settings_of
 from remote.generate.limits import short_of_memory
 from remote.protocol import FleetSpec, RunSpec, S3Spec, TargetSpec
+from remote.runline import argv
 from tests.remote.generate.conftest import ROOT, Generation, Served, wait_for, write_prompts
 
 
