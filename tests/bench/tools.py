@@ -73,6 +73,33 @@ def make_prompts(path: Path, count: int, size: int = 1000) -> None:
             out.write(json.dumps({"id": index, "messages": [message]}) + "\n")
 
 
+class Peak(threading.Thread):
+    """The most memory that a process had, in MB, as last seen before it ended.
+
+    ``ru_maxrss`` would tell of the parent's, where that has more: it outlives the exec.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.mb = 0.0
+        self._status = Path(f"/proc/{pid}/status")
+
+    def run(self) -> None:
+        """Look twenty times a second, until the process is gone."""
+        while (found := self._look()) is not None:
+            self.mb = max(self.mb, found)
+            time.sleep(0.05)
+
+    def _look(self) -> float | None:
+        try:
+            for line in self._status.read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return float(line.split()[1]) / 1024
+        except OSError:
+            pass
+        return None
+
+
 def measure(command: list[str], limit: float = 300.0) -> dict[str, Any]:
     """Run a command on the second core: wall and CPU seconds, peak memory, exit status.
 
@@ -84,16 +111,19 @@ def measure(command: list[str], limit: float = 300.0) -> dict[str, Any]:
         pin(process.pid, 1)
         clock = threading.Timer(limit, process.kill)
         clock.start()
+        peak = Peak(process.pid)
+        peak.start()
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - began
         clock.cancel()
+        peak.join()
         log.seek(0)
         errors = log.read().decode(errors="replace")
     process.returncode = os.waitstatus_to_exitcode(status)
     return {
         "wall": wall,
         "cpu": usage.ru_utime + usage.ru_stime,
-        "rss_mb": usage.ru_maxrss / 1024,
+        "rss_mb": peak.mb,
         "exit": process.returncode,
         "errors": errors[-500:],
     }
