@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from remote.protocol import LogPart
+from remote.sglang.flags import without_keys
 
 CHUNK = 128 * 1024
 """Bytes of one part."""
@@ -182,5 +183,5 @@ def _part(
 
 
 def _text(line: bytes) -> str:
-    text = line[:LINE].decode("utf-8", "replace").rstrip("\r")
+    text = without_keys(line[:LINE].decode("utf-8", "replace").rstrip("\r"))
     return text if len(line) <= LINE else f"{text} … [{len(line) - LINE} bytes more]"

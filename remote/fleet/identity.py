@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,18 @@ def birth(pid: int) -> str | None:
     """When this pid's process was born; None where there is no such process, or only a zombie."""
     found = process(pid)
     return None if found is None or found.zombie else found.birth
+
+
+def began(pid: int) -> float | None:
+    """When this pid's process was born, as Unix seconds; None where that cannot be told.
+
+    By its age: a container's own account of when it was booted does not fit its processes'.
+    """
+    born = birth(pid)
+    if born is None or not _LINUX:
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(born) / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def boot_id() -> str:

@@ -21,6 +21,9 @@ from remote.sglang.refusals import refusals
 _TRUE_FOR = 30.0
 """Seconds for which the answer about the installed SGLang is taken as still true."""
 
+_ASK_AGAIN = 300.0
+"""Seconds after which a parser that gave no answer is asked again: that costs up to two minutes."""
+
 
 class Knowledge:
     """The installed SGLang's version and flags, and the model's sizes; asked once, kept."""
@@ -32,6 +35,8 @@ class Knowledge:
         self._model_name = ""
         self._lock = asyncio.Lock()
         self._asked, self._again = ("", ""), 0.0
+        self._parser_again: float | None = None
+        """When to ask again for flags that its parser did not tell; None where it did."""
         self.catalogue: Catalogue | None = None
         """None until it was asked, or where it cannot be."""
         self._problem = ""
@@ -79,17 +84,28 @@ class Knowledge:
                 self._problem = f"{spec.python} cannot be asked: is it a Python?"
                 return
             if self._installed == found:
-                return
-            self._installed, self.catalogue = found, None
+                if self._parser_again is None or time.monotonic() < self._parser_again:
+                    return
+            else:
+                self._installed, self.catalogue = found, None
+            self._parser_again = None
             if found.version is None:
                 self._problem = f"{spec.python} has no SGLang"
                 return
-            cache = self._launcher.workspace.stoker
             try:
-                self.catalogue = await installed.flags(spec.python, env, found, cache)
+                await self._ask_flags(spec.python, found, env)
             except FlagError as error:
                 self._problem = str(error)
                 self._emit("fleet.flags", f"{error}; flags go unchecked", level="warning")
+
+    async def _ask_flags(
+        self, python: str, found: installed.Installed, env: dict[str, str]
+    ) -> None:
+        self._parser_again = time.monotonic() + _ASK_AGAIN
+        cache = self._launcher.workspace.stoker
+        self.catalogue = await installed.flags(python, env, found, cache)
+        if self.catalogue.source == "parser":
+            self._parser_again = None
 
     async def flags(self, spec: TargetSpec) -> FlagCatalogue:
         """All flags of the installed SGLang. Raises :class:`FleetError` where none are known."""

@@ -25,6 +25,8 @@ class Probe:
     """The server answered 404: it runs without ``enable-metrics``."""
     problem: str = ""
     """Why the last question got no answer."""
+    needs_key: bool = False
+    """The last answer was that the key is wrong, or that none was given."""
     _open: set[str] = field(default_factory=set)
 
     async def _ask(
@@ -42,6 +44,7 @@ class Probe:
                 timeout=aiohttp.ClientTimeout(total=seconds),
             ) as answer:
                 data = await answer.read()
+                self.needs_key = answer.status == 401
                 self.problem = "" if answer.status < 400 else f"{path} answers {answer.status}"
                 return answer.status, data
         except TimeoutError:

@@ -327,9 +327,6 @@ _WORDS = (
 )
 """Each sign has one of these in it: nearly every line of a log is passed over by them alone."""
 
-_QUOTES = ("] Receive: obj=", "] Finish: obj=")
-"""With ``log-requests``, lines that quote prompts and answers: nobody failed by what they say."""
-
 _SIGNAL_HINT = {
     "-9": " by SIGKILL: the kernel's out-of-memory killer, or someone's hand",
     "-6": " by an abort() in native code",
@@ -340,7 +337,7 @@ _SIGNAL_HINT = {
 
 def find_cause(line: str, phase: Phase) -> tuple[int, Cause] | None:
     """What this line says of a failure, with the rank of that evidence; None for other lines."""
-    if not any(word in line for word in _WORDS) or any(mark in line for mark in _QUOTES):
+    if not any(word in line for word in _WORDS):
         return None
     for sign in _SIGNS:
         if sign.phases and phase not in sign.phases:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from remote.protocol import Flags, FlagValue, FleetSpec
 from remote.sglang.catalogue import Catalogue, FlagError
 
@@ -16,7 +18,8 @@ OWN = {
 """Set for each server from what stands here; as flags they would contradict it."""
 
 SECRET = ("api-key", "admin-api-key")
-"""Would stand in the process list and, as SGLang logs its arguments, in the log."""
+"""Would stand in the process list. In the log they stand anyway, as SGLang prints its arguments:
+that file is private then, and what is shown of it is masked."""
 
 POLLED = ("/health", "/metrics", "/v1/loads", "/server_info")
 """Paths that Stoker polls: their access lines would fill the log."""
@@ -34,7 +37,7 @@ def refuse_own(flags: Flags) -> None:
             raise FlagError(f"{plain} follows from {OWN[plain]}; leave it out")
         if plain in SECRET:
             raise FlagError(
-                f"{plain} would be readable in the process list and the log: put "
+                f"{plain} would be readable in the process list: put "
                 f"SGLANG_{plain.upper().replace('-', '_')} into credentials_file instead"
             )
 
@@ -140,6 +143,26 @@ def masked(argv: list[str]) -> list[str]:
         shown.append("***" if hide else f"--{name}=***" if secret and equals else word)
         hide = secret and not equals
     return shown
+
+
+_KEY_IN_TEXT = re.compile(
+    r"((?:admin[_-])?api[_-]key['\"]?(?:\s*[=:]\s*|\s+))"
+    r"(?!None\b)(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s'\",)}\]]+)"
+)
+
+
+def without_keys(line: str) -> str:
+    """A line of a log with the keys in it hidden: SGLang prints its arguments when it starts."""
+    return _KEY_IN_TEXT.sub(r"\1***", line) if "key" in line else line
+
+
+def given_key(argv: list[str]) -> str:
+    """The API key that stands on a command line; empty where none does."""
+    for n, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == "--api-key":
+            return value if equals else "".join(argv[n + 1 : n + 2])
+    return ""
 
 
 def own_flags(argv: list[str], catalogue: Catalogue | None = None) -> Flags:

@@ -158,8 +158,22 @@ def stamp(line: str) -> float | None:
 
 # --- The reader: one server process's log, line after line ---
 
+_PREFIX = r"^(?:\[[^\]]*\] )?"
 _RETRACT = re.compile(r"Retract requests\. #retracted_reqs: (\d+)")
-_REMAINING = re.compile(r"Remaining number of requests (\d+)")
+# Of a drain only the server itself may speak: an answer that names these words is no drain.
+_SIGTERM = re.compile(_PREFIX + r"(?:Signal )?SIGTERM received")
+_REMAINING = re.compile(_PREFIX + r"Gracefully exiting\.\.\. Remaining number of requests (\d+)")
+_QUOTES = re.compile(r"\b(?:Receive|Finish): obj=|" + _PREFIX + r"\{\"")
+"""With ``log-requests`` (text, JSON), lines that quote prompts and answers: they say nothing of the
+server."""
+_REQUEST_FAILED = re.compile(
+    _PREFIX + r"(?:ERROR: +)?(?:Error in request|Exception in ASGI application)"
+)
+"""What was thrown while one request was handled: it is answered with 500, and the server lives on.
+The traceback stands below it."""
+_OUTLIVED_S = 10.0
+"""A batch that much later than a sign of failure shows that the server did not die of it (a
+watchdog ends its server after 5 s)."""
 _EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (.*))?$")
 
 
@@ -191,6 +205,12 @@ class LogReader:
     """Of all that the lines gave as causes the one of the highest rank, the first among equals."""
     _traceback: bool = False
     _exception: str = ""
+    _evidence_at: float | None = None
+    """When the last of those was told, by the log's own time where it has one."""
+    _stamped: str = ""
+    """The last line with a time of its own."""
+    _excused: bool = False
+    """These lines tell of a request that failed."""
     _lines: LineBuffer = field(default_factory=LineBuffer)
 
     def feed(self, data: bytes, now: float) -> None:
@@ -200,25 +220,41 @@ class LogReader:
 
     def line(self, line: str, now: float) -> None:
         """Take one line, read at ``now``."""
+        if line.startswith("[20"):
+            self._stamped, self._excused = line, False
         batch = parse_batch(line)
         if batch is not None:
             self._batch(batch, now)
+            return
+        if _REQUEST_FAILED.match(line):
+            self._excused = True
+        if self._excused or _QUOTES.search(line):
             return
         self._advance(line, now)
         self.facts.read(line)
         if found := _RETRACT.search(line):
             self.retractions += int(found[1])
-        if "SIGTERM received" in line:
+        if _SIGTERM.match(line):
             self.draining = True
-        if found := _REMAINING.search(line):
+        if found := _REMAINING.match(line):
             self.draining, self.remaining = True, int(found[1])
-        self._trace(line)
+        self._judge(line, now)
+
+    def _judge(self, line: str, now: float) -> None:
+        """Keep what the line says of a failure."""
+        traced = self._trace(line)
         hit = find_cause(line, self.phase)
         if hit is not None and (self._best is None or hit[0] > self._best[0]):
             self._best = hit
+        if traced or hit is not None:
+            self._evidence_at = stamp(self._stamped) or now
 
     def _batch(self, batch: Batch, now: float) -> None:
         self._traceback = False
+        if self._evidence_at is not None:
+            at = stamp(self._stamped) or now
+            if at - self._evidence_at > _OUTLIVED_S:
+                self._best, self._exception, self._evidence_at = None, "", None
         if batch.kv_usage is not None:
             self.usage = batch
         if batch.kind == "decode":
@@ -230,11 +266,16 @@ class LogReader:
 
     def _advance(self, line: str, now: float) -> None:
         phase = phase_of(line)
-        if phase is None:
+        if phase is None or (phase == "up" and not line.endswith(FIRED_UP)):
             return
         at = stamp(line) or now
-        if FIRED_UP in line:
+        if phase == "up":
             self.fired_up = True
+            # What went wrong before did not keep it from coming up. One whose port is taken says
+            # this too: the other server has answered its warm-up.
+            self._exception = ""
+            if self._best is not None and self._best[1].code != "port":
+                self._best = None
         if PHASES.index(phase) > PHASES.index(self.phase):
             if self.phase_since is not None:
                 self.phase_seconds[self.phase] = max(at - self.phase_since, 0.0)
@@ -244,13 +285,16 @@ class LogReader:
         if phase == self.phase and (found := PERCENT.search(line)):
             self.percent = min(int(found[1]), 100)
 
-    def _trace(self, line: str) -> None:
+    def _trace(self, line: str) -> bool:
+        """Follow a traceback to its last line; whether this is it."""
         if "Traceback (most recent call last)" in line:
             self._traceback = True
         elif self._traceback and (found := _EXCEPTION.match(line)):
             name, text = found[1].rpartition(".")[2], found[2]
             self._exception = (f"{name}: {text}" if text else name)[:300]
             self._traceback = False
+            return True
+        return False
 
     @property
     def cause(self) -> Cause | None:

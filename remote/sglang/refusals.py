@@ -34,6 +34,9 @@ _CARDS = (
 )
 """GPUs that one server would spread over; each server here is shown one (CUDA_VISIBLE_DEVICES)."""
 
+_SILENT = ("warn", "warning", "error", "critical", "fatal")
+"""Log levels at which SGLang tells neither of its start nor of its work."""
+
 _USUAL = (0.5, 0.95)
 """A ``mem-fraction-static`` outside of this is mostly a slip."""
 
@@ -92,6 +95,12 @@ def refusals(
             said.append(f"{flag} is a whole number of at least 1, not {value}")
         if flag in _CARDS and whole(value) != 1:
             said.append(f"{flag} must be 1, not {value}: each server here has one GPU")
+    level = flags.get("log-level")
+    if isinstance(level, str) and level.lower() in _SILENT:
+        said.append(
+            f"log-level {level} hides the lines that tell when a server is up: leave it at info"
+            " (log-level-http warning quiets the access lines)"
+        )
     fraction = _fraction(flags)
     if fraction is not None and not 0 < fraction < 1:
         said.append(f"mem-fraction-static is a share between 0 and 1, not {fraction}")

@@ -43,6 +43,7 @@ _PHASE_SIGNS: tuple[tuple[str, Phase], ...] = (
     ("max_running_requests is capped to", "allocating caches"),
     ("Mamba Cache is allocated", "allocating caches"),
     ("KV Cache is allocated", "allocating caches"),
+    ("KV Cache VA upper bound", "allocating caches"),
     ("Memory pool end", "capturing graphs"),
     ("Capture cuda graph begin", "capturing graphs"),
     ("Capture piecewise CUDA graph begin", "capturing graphs"),

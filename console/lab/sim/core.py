@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from console.lab.sim import log
+from console.lab.sim import failures, log
 from console.lab.sim.answers import VARIANTS, Plan, Style, answer, fingerprint
 from console.lab.sim.capacity import Pools
 from console.lab.sim.config import Config
@@ -372,7 +372,8 @@ class Core:
             if fingerprint(entry.prompt) % 2:
                 raise DroppedError
             problem = "Connection to the detokenizer was reset"
-            log.say(f"Error in request: {problem}")
+            trace = failures.traceback(f"ConnectionResetError: {problem}", "http")
+            log.say(f"Error in request: {problem}\n{trace}")
             raise RefusedError(f"Internal server error: {problem}", 500, "InternalServerError")
 
     def abort(self, rid: str = "", *, everything: bool = False) -> None:

@@ -318,6 +318,8 @@ class Looking:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
+        if (delay := self.core.fault().slow_probe_s) > 0:
+            await asyncio.sleep(delay)
         if not self.core.frozen:
             self.core.advance()
         return web.Response(

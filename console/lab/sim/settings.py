@@ -39,7 +39,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     slow: float = 1.0
     """Decoding and prefill take this many times longer."""
     slow_probe_s: float = 0.0
-    """``/health`` and ``/v1/loads`` answer this much later, as on a starved CPU."""
+    """``/health``, ``/v1/loads`` and ``/metrics`` answer this much later, as on a starved CPU."""
     orphan: bool = False
     """The scheduler survives its parent and holds the GPU's memory."""
     lost: bool = False

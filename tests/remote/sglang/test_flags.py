@@ -105,6 +105,40 @@ def test_flags_that_are_not_the_operators(given: Flags, words: str) -> None:
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "server_args=ServerArgs(model_path='/m', api_key='s3:\\'cret', admin_api_key='s4')",
+            "server_args=ServerArgs(model_path='/m', api_key=***, admin_api_key=***)",
+        ),
+        (
+            "server_args={'model_path': '/m', 'api_key': 's3cret', 'admin_api_key': None}",
+            "server_args={'model_path': '/m', 'api_key': ***, 'admin_api_key': None}",
+        ),
+        ("python -m sglang --api-key s3cret --port 1", "python -m sglang --api-key *** --port 1"),
+        ("python -m sglang --admin-api-key=s4", "python -m sglang --admin-api-key=***"),
+        ("ServerArgs(api_key=None, port=1)", "ServerArgs(api_key=None, port=1)"),
+        ("a monkey has no key", "a monkey has no key"),
+    ],
+)
+def test_keys_in_a_log_are_hidden(line: str, shown: str) -> None:
+    assert flags.without_keys(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "key"),
+    [
+        (["--port", "1", "--api-key", "k"], "k"),
+        (["--api_key=k", "--port", "1"], "k"),
+        (["--admin-api-key", "k"], ""),
+        (["--api-key"], ""),
+    ],
+)
+def test_the_key_on_a_command_line(argv: list[str], key: str) -> None:
+    assert flags.given_key(argv) == key
+
+
 def test_check_gives_full_names_and_types() -> None:
     checked = check(
         OLD,
@@ -335,6 +369,8 @@ PRO = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
         ({"page-size": True}, False, None, False, "at least 1, not True"),
         ({"tp-size": 2}, False, None, None, "must be 1, not 2: each server here has one GPU"),
         ({"data-parallel-size": "8"}, True, None, None, "must be 1, not 8"),
+        ({"log-level": "WARNING"}, False, None, None, "leave it at info"),
+        ({"log-level": "error"}, True, None, None, "log-level error hides the lines"),
     ],
 )
 def test_known_to_fail(
@@ -355,6 +391,7 @@ def test_known_to_fail(
         ({"attention-backend": "fa4"}, False, PRO, True),
         ({"mamba-radix-cache-strategy": "no_buffer"}, True, PRO, False),
         ({"max-running-requests": 1, "context-length": "32k", "tp-size": 1}, True, PRO, True),
+        ({"log-level": "debug", "log-level-http": "warning"}, True, PRO, True),
         ({"max-running-requests": False, "chunked-prefill-size": -1}, True, PRO, True),
         ({}, True, PRO, True),
     ],
