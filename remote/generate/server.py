@@ -38,6 +38,8 @@ class Held:
     entry: Entry
     outcome: str
     likeness: Hashable
+    tokens: int = 0
+    """That this process has counted of it; 0 of what an earlier one left."""
 
 
 @dataclass(slots=True)
@@ -165,6 +167,10 @@ class Server:
         """What an interrupted answer of it can go on with; empty where it cannot."""
         return self.facts.identity if self.facts is not None else ""
 
+    def goes_on(self, job: Job) -> bool:
+        """Whether it would go on with the job's partial answer as with its own."""
+        return job.partial is not None and job.partial.identity == self.identity
+
     @property
     def whole(self) -> str:
         """Why an interrupted answer of it can only be made anew; empty where it is continued."""
@@ -246,10 +252,34 @@ class Server:
             if self.said is None and queued == 0 and len(self.flying) >= self.slots:
                 self.said = running + MARGIN  # it runs all it gets: try more
 
+    def tick(self, now: float, *, sending: bool) -> None:
+        """Once a second: see whether it does what it used to with full slots, or could do more."""
+        if self.wanted != "auto" or not self.usable:
+            return
+        full = len(self.flying) >= 0.9 * self.slots
+        self.pace.tick(now, self.output_tokens, full=full)
+        free = self.ceiling is None and self.pace.share == 1.0
+        if self.said is None and self.queued is None and free:
+            self.reach.tick(
+                now,
+                self.output_tokens,
+                self.completed,
+                slots=self.slots,
+                full=full and sending,
+            )
+
     def refused_work(self, now: float, after: float | None) -> None:
         """It answered 429 or 503: a short rest, and fewer slots for a while."""
         self.rest_until = now + (after if after is not None else random.uniform(0.5, 1.5))
         self.ceiling = max(1, min(self.slots, len(self.flying)))
+
+    def answered(self, now: float, latency: float) -> None:
+        """A request was answered, after so many seconds."""
+        self.breaker.succeeded()
+        self.sign_at = now
+        self.slowest = max(self.slowest, latency)
+        self.problem = ""
+        self.grow()
 
     def grow(self) -> None:
         """An answer came: where it keeps up again, give a slot back."""

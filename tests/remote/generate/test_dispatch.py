@@ -88,7 +88,7 @@ class Desk:
     def send(self, server: Server, *jobs: Job) -> None:
         """Have these in flight."""
         for job in jobs:
-            self.dispatcher._send(server, job, 1.0)
+            self.dispatcher.seats.send(server, job, 1.0)
 
     def dies(self, server: Server) -> None:
         """The agent says that its process has ended."""
@@ -123,7 +123,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Callable[..., Desk]]:
         for task in one.tasks:
             task.cancel()
         await asyncio.gather(*one.tasks, return_exceptions=True)
-        await one.dispatcher._client.close()
+        await one.dispatcher.floor.client.close()
         one.close()
 
 
@@ -159,12 +159,12 @@ async def test_a_prompt_under_suspicion_is_not_blamed_in_company(
     here.send(two, early, company)
     trouble = TroubleError("reset", "connection lost")
     del one.flying[guest]
-    here.dispatcher._trouble(one, guest, trouble, alone=True)
+    here.dispatcher.failures.trouble(one, guest, trouble, alone=True)
     here.dies(two)
     assert here.failed() == []
     assert {job.index for job in here.dispatcher.work.jobs()} == {1, 3}
     assert not here.dispatcher.idle
-    here.dispatcher._survived(one)
+    here.dispatcher.failures.survived(one)
     assert {job.index for job in here.dispatcher.work.jobs()} == {1, 2, 3}
 
 
@@ -174,9 +174,9 @@ async def test_a_suspect_is_not_hedged(desk: Callable[..., Desk]) -> None:
     one, two = here.servers
     suspect, straggler = here.job(1), here.job(2)
     suspect.alone = True
-    here.dispatcher._mean_latency = 0.01
+    here.dispatcher.floor.mean_latency = 0.01
     here.send(one, suspect, straggler)
-    here.dispatcher._hedge(1000.0)
+    here.dispatcher.seats.hedge(1000.0)
     assert list(two.flying) == [straggler]
 
 
@@ -188,7 +188,7 @@ async def test_given_up_means_everywhere(desk: Callable[..., Desk]) -> None:
     here.send(one, job)
     here.send(two, job)
     del one.flying[job]
-    here.dispatcher._give_up(job, one, "rejected", "too long", None)
+    here.dispatcher.floor.give_up(job, one, "rejected", "too long", None)
     assert here.failed() == [1]
     assert not two.flying
 
@@ -204,11 +204,11 @@ async def test_a_degenerate_servers_turns_are_forgotten_where_they_are_in_flight
     for job, server in ((spoilt, bad), (sound, good)):
         assert job.talk is not None
         job.talk.add(text, "ok", server.url, 1.0)
-        here.dispatcher._next_turn(good, job, 1.0)
+        here.dispatcher.verdicts.next_turn(good, job, 1.0)
     for _ in range(2):
         here.dispatcher.work.take(1e9, good, alone=True)
     here.send(good, spoilt, sound)
-    here.dispatcher._stop(bad, "all alike", 1e9)
+    here.dispatcher.verdicts.stop(bad, "all alike", 1e9)
     assert list(good.flying) == [sound]
     assert spoilt in list(here.dispatcher.work.jobs())
     assert spoilt.talk is not None and spoilt.talk.turns == []
@@ -224,7 +224,7 @@ async def test_answers_read_back_are_compared_with_new_ones(desk: Callable[..., 
     server.process = "9.1"
     same = Answer("I am a teapot.", "hm", None, "stop", Usage(1, 1, 0), "m")
     for index in range(5):
-        here.dispatcher._answered(server, here.job(index), same, 0.1, "9.1")
+        here.dispatcher.verdicts.answered(server, here.job(index), same, 0.1, "9.1")
     assert here.writer.flush(10.0)
     lines = (here.folder / "pending.jsonl").read_bytes().splitlines()
     before = {held.likeness for held in server.held}
@@ -235,7 +235,7 @@ async def test_answers_read_back_are_compared_with_new_ones(desk: Callable[..., 
     assert len(server.held) == 5
     assert {held.likeness for held in server.held} == before
     for index in range(5, PROBATION):
-        here.dispatcher._answered(server, here.job(index), same, 0.1, "9.1")
+        here.dispatcher.verdicts.answered(server, here.job(index), same, 0.1, "9.1")
     assert "all alike" in server.stopped
     assert server.completed == 0
 
@@ -247,7 +247,7 @@ async def test_what_the_policy_keeps_is_no_reason_to_stop(desk: Callable[..., De
     for index in range(PROBATION):
         text = f"{index} and so on " + "and so on " * 300
         answer = Answer(text, None, None, "stop", Usage(1, 1, 0), "m")
-        here.dispatcher._answered(server, here.job(index), answer, 0.1, "")
+        here.dispatcher.verdicts.answered(server, here.job(index), answer, 0.1, "")
     assert server.proved
     assert not server.stopped
 
@@ -258,13 +258,13 @@ async def test_a_restart_in_the_first_answers_begins_them_anew(desk: Callable[..
     server = here.servers[0]
     for index in range(5):
         answer = Answer(f"answer {index}", None, None, "stop", Usage(1, 1, 0), "m")
-        here.dispatcher._answered(server, here.job(index), answer, 0.1, server.process)
+        here.dispatcher.verdicts.answered(server, here.job(index), answer, 0.1, server.process)
     trouble = TroubleError("refused", "cannot connect")
-    here.dispatcher._trouble(server, here.job(5), trouble, alone=False)
+    here.dispatcher.failures.trouble(server, here.job(5), trouble, alone=False)
     assert not server.held
     same = Answer("I am a teapot.", None, None, "stop", Usage(1, 1, 0), "m")
     for index in range(6, 6 + PROBATION):
-        here.dispatcher._answered(server, here.job(index), same, 0.1, server.process)
+        here.dispatcher.verdicts.answered(server, here.job(index), same, 0.1, server.process)
     assert "all alike" in server.stopped
     assert here.writer.flush(10.0)
     records = (here.folder / "completions_000001.jsonl.open").read_bytes().splitlines()
@@ -311,16 +311,16 @@ async def test_a_degenerate_servers_parts_are_forgotten(desk: Callable[..., Desk
     text = Answer("a", None, None, "stop", Usage(2, 9, 0), "m")
     here.send(bad, held)
     del bad.flying[held]
-    here.dispatcher._answered(bad, held, text, 0.1, bad.process, base)
+    here.dispatcher.verdicts.answered(bad, held, text, 0.1, bad.process, base)
     assert pending_of(here)[3]["kind"] == "answer"
-    here.dispatcher._stop(bad, "all alike", 1e9)
+    here.dispatcher.verdicts.stop(bad, "all alike", 1e9)
     assert not good.flying and not bad.held
     jobs = {job.index: job.partial for job in here.dispatcher.work.jobs()}
     assert {index: part.tokens if part else 0 for index, part in jobs.items()} == {1: 5, 2: 0, 3: 4}
     left = pending_of(here)
     assert {index: entry["kind"] for index, entry in left.items()} == {1: "partial", 3: "partial"}
     assert left[1]["data"]["parts"] == [list(range(5))]
-    assert here.dispatcher._accounts.tokens_lost == 9 + 3
+    assert here.dispatcher.floor.accounts.tokens_lost == 9 + 3
 
 
 async def test_what_is_interrupted_is_owed_until_it_is_durable(desk: Callable[..., Desk]) -> None:
@@ -335,14 +335,14 @@ async def test_what_is_interrupted_is_owed_until_it_is_durable(desk: Callable[..
     del one.flying[job]
     trouble = TroubleError("abort", "broken off")
     trouble.made, trouble.partial = 6, kept_of(here.job(3), (one, 6))
-    here.dispatcher._interrupted(one, job, None, trouble, 1.0, one.process)
+    here.dispatcher.interruptions.interrupted(one, job, None, trouble, 1.0, one.process)
     assert one.in_flight == 1 and here.dispatcher.in_flight == 1
     assert [j.index for j in here.dispatcher.work.jobs()] == [1, 2]
     assert pending_of(here)[1]["data"]["segments"][0]["tokens"] == 6
-    entries = [entry for entry, _ in here.dispatcher._keeper._on_the_way.values()]
+    entries = [entry for entry, _ in here.dispatcher.floor.keeper._on_the_way.values()]
     assert here.dispatcher.durable(entries)
     assert one.in_flight == 0
-    assert here.dispatcher._accounts.tokens_kept == 6
+    assert here.dispatcher.floor.accounts.tokens_kept == 6
 
 
 async def test_nothing_is_kept_of_the_second_of_two(desk: Callable[..., Desk]) -> None:
@@ -356,9 +356,9 @@ async def test_nothing_is_kept_of_the_second_of_two(desk: Callable[..., Desk]) -
     del one.flying[job]
     trouble = TroubleError("abort", "broken off")
     trouble.made, trouble.partial = 6, kept_of(here.job(3), (one, 6))
-    here.dispatcher._interrupted(one, job, None, trouble, 1.0, one.process)
+    here.dispatcher.interruptions.interrupted(one, job, None, trouble, 1.0, one.process)
     assert job.partial is None and not list(here.dispatcher.work.jobs())
-    assert here.dispatcher._accounts.tokens_lost == 6
+    assert here.dispatcher.floor.accounts.tokens_lost == 6
     assert list(two.flying) == [job]
 
 
@@ -375,11 +375,11 @@ async def test_what_a_server_refuses_to_go_on_with_is_answered_anew(
         here.send(one, job)
         del one.flying[job]
         trouble = TroubleError(cause, "no", 400)  # type: ignore[arg-type]
-        here.dispatcher._trouble(one, job, trouble, alone=False, base=base)
+        here.dispatcher.failures.trouble(one, job, trouble, alone=False, base=base)
         assert job.partial is None
         assert job.attempts == (0 if cause == "rejected" else 1)
     assert here.failed() == []
-    assert here.dispatcher._accounts.tokens_lost == 8
+    assert here.dispatcher.floor.accounts.tokens_lost == 8
 
 
 async def test_who_cannot_go_on_leaves_it_to_who_can(desk: Callable[..., Desk]) -> None:
@@ -409,7 +409,7 @@ async def test_partial_answers_are_read_back_and_damaged_ones_dropped(
     sound, broken = here.job(1), here.job(2)
     for job in (sound, broken):
         kept_of(job, (server, 4))
-        here.dispatcher._keeper.keep_rest(job, server)
+        here.dispatcher.floor.keeper.keep_rest(job, server)
     lines = pending_of(here)
     lines[2]["data"]["parts"][0][0] += 1
     here.opened.recovered.status[:] = bytes([TODO] * 40)

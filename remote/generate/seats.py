@@ -1,0 +1,143 @@
+"""Who gets what: every server's slots full, every prompt once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from remote.generate.floor import Floor
+from remote.generate.job import Job
+from remote.generate.partial import Partial
+from remote.generate.prompts import Prompts, PromptsError
+from remote.generate.server import Server
+from remote.generate.work import check_line
+
+STRAGGLER = 1.5
+"""An answer that takes so many times the mean is sent to a second server at the end."""
+
+Ask: TypeAlias = Callable[[Server, Job, "Partial | None"], Coroutine[Any, Any, None]]
+
+
+class Seats:
+    """Fills slots from the queue; ``ask`` is one request from its sending to its end."""
+
+    def __init__(
+        self, floor: Floor, prompts: Prompts, ask: Ask, *, broken: Callable[[str], None]
+    ) -> None:
+        self._floor = floor
+        self._prompts = prompts
+        self._ask = ask
+        self._broken = broken
+
+    def pump(self) -> None:
+        """Fill every slot that may be filled."""
+        floor = self._floor
+        if not floor.may_send:
+            return
+        at = time.monotonic()
+        if floor.work.lonely:
+            self._seat_guests(at)
+        free = [server for server in floor.servers.values() if server.room(at) > 0]
+        left = floor.most - floor.in_flight
+        while free and left > 0:
+            server = min(free, key=_fullness) if len(free) > 1 else free[0]
+            fits = functools.partial(self._fits, server)
+            job = floor.work.take(at, server, alone=self._only(server), fits=fits)
+            if job is None:
+                free.remove(server)
+                continue
+            if job.sends == 0 and job.talk is None and (why := check_line(job.line)):
+                floor.give_up(job, server, "rejected", why, None)
+                continue
+            self.send(server, job, at)
+            left -= 1
+            if server.room(at) <= 0:
+                free.remove(server)
+        self._read_ahead()
+        if floor.settings.hedge and floor.work.idle and not floor.suspects:
+            self.hedge(at)
+
+    def send(self, server: Server, job: Job, at: float) -> None:
+        """Have one request in flight."""
+        floor = self._floor
+        if not server.flying:
+            server.sign_at = at
+        if job.partial is not None and not server.goes_on(job):
+            floor.keeper.lose(job, server)
+        job.sends += 1
+        job.sent_at = at
+        server.flying[job] = floor.spawn(self._ask(server, job, job.partial))
+
+    def hedge(self, at: float) -> None:
+        """Nothing is left to send: stragglers get a second server; the first answer counts."""
+        floor = self._floor
+        for server in floor.servers.values():
+            late = [
+                job
+                for job in server.flying
+                if not (job.hedged or job.alone)
+                and at - job.sent_at > STRAGGLER * floor.mean_latency > 0
+            ]
+            for job in sorted(late, key=lambda job: job.sent_at):
+                others = [
+                    o
+                    for o in floor.servers.values()
+                    if o is not server
+                    and o.room(at) > 0
+                    and (job.partial is None or o.goes_on(job))
+                ]
+                if not others:
+                    return
+                job.hedged = True
+                began = job.sent_at
+                self.send(min(others, key=_fullness), job, at)
+                job.sent_at = began
+                floor.accounts.retries["hedged"] += 1
+
+    def _only(self, server: Server) -> bool:
+        return not any(o is not server and o.usable for o in self._floor.servers.values())
+
+    def _fits(self, server: Server, job: Job) -> bool:
+        """Whether the job may be this server's: no other one could go on with it instead."""
+        if job.partial is None or server.goes_on(job):
+            return True
+        return not any(o.usable and o.goes_on(job) for o in self._floor.servers.values())
+
+    def _seat_guests(self, at: float) -> None:
+        """A suspect waits until one server is empty, and then has it to itself."""
+        floor = self._floor
+        servers = floor.servers.values()
+        if not any(server.guest for server in servers):
+            able = [server for server in servers if server.room(at) > 0]
+            if able:
+                emptiest = min(able, key=lambda server: len(server.flying))
+                emptiest.guest = floor.work.lonely.popleft()
+        for server in servers:
+            if server.guest is not None and server.usable and not server.flying:
+                self.send(server, server.guest, at)
+
+    def _read_ahead(self) -> None:
+        work = self._floor.work
+        if not work.reading:
+            ahead = max(64, sum(server.slots for server in self._floor.servers.values()))
+            if indices := work.wanted(ahead):
+                work.reading = True
+                self._floor.spawn(self._read(indices))
+
+    async def _read(self, indices: list[int]) -> None:
+        work = self._floor.work
+        try:
+            work.feed(await asyncio.to_thread(self._prompts.lines, indices))
+        except (PromptsError, OSError) as error:
+            self._broken(str(error))
+        finally:
+            work.reading = False
+        self.pump()
+        self._floor.changed()
+
+
+def _fullness(server: Server) -> float:
+    return len(server.flying) / server.slots
