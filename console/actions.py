@@ -364,6 +364,23 @@ ACTIONS: Final[tuple[Action, ...]] = (
         screens=frozenset({"config"}),
         footer=4,
     ),
+    Action(
+        "config.save",
+        "Save edits",
+        "Keep the edited flags under a name, as a starting point of your own on every target.",
+        ("S",),
+        "Fleet",
+        screens=frozenset({"config"}),
+        footer=5,
+    ),
+    Action(
+        "config.remove",
+        "Remove yours",
+        "Delete the chosen starting point, where you saved it; asks for the key once more.",
+        ("X",),
+        "Fleet",
+        screens=frozenset({"config"}),
+    ),
     # Logs
     Action(
         "logs.pause",

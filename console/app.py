@@ -155,6 +155,11 @@ class StokerApp(App[None], inherit_bindings=False):
         """The recording that is played, where it is one."""
         return self.front.replay
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it reads and keeps what is the user's: preferences, presets."""
+        return self._remember
+
     # --- life ---
 
     def on_mount(self) -> None:

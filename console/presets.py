@@ -1,4 +1,4 @@
-"""Starting points for a restart: the flags of stoker.toml, earlier epochs, and known recipes.
+"""Starting points for a restart: earlier epochs, stoker.toml, the user's own, known recipes.
 
 Pure data and functions. A recipe's flags are those of the dialect that the target's SGLang speaks
 (``sglang/srt/server_args.py`` of 0.5.12 and 0.5.23).
@@ -6,7 +6,7 @@ Pure data and functions. A recipe's flags are those of the dialect that the targ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,10 +72,18 @@ class Start:
     text: str
     edits: dict[str, FlagValue | None]
     epoch: Epoch | None = None
+    own: bool = False
+    """Whether the user saved it."""
+    problem: str = ""
+    """Why it cannot be taken here."""
 
 
-def starts(state: State, book: Book) -> list[Start]:
-    """Epochs, newest first, then stoker.toml, then the recipes."""
+def starts(state: State, book: Book, own: Sequence[Recipe] = ()) -> list[Start]:
+    """Epochs, newest first, then stoker.toml, then the user's ``own``, then the recipes.
+
+    A recipe that this SGLang has not the flags for is left out; one of the user's own is there all
+    the same and says so.
+    """
     now = model.current_flags(state)
     found = [
         Start(f"{epoch.id}", epoch.why, edits_to(now, epoch.flags), epoch)
@@ -84,11 +92,20 @@ def starts(state: State, book: Book) -> list[Start]:
     if state.target is not None and state.target.fleet.flags:
         flags = state.target.fleet.flags
         found.append(Start("stoker.toml", "[fleet.flags]", edits_to(now, flags)))
+    for recipe in own:
+        edits = translated(recipe.edits, now, book)
+        problem = "" if edits is not None else _lacking(recipe.edits, book)
+        found.append(Start(recipe.name, recipe.purpose, edits or {}, own=True, problem=problem))
     for recipe in RECIPES:
         edits = translated(recipe.edits, now, book)
         if edits is not None:
             found.append(Start(recipe.name, recipe.purpose, edits))
     return found
+
+
+def _lacking(edits: Edits, book: Book) -> str:
+    missing = [name for name in edits if book.get(name) is None]
+    return f"this SGLang has no {', '.join(missing)}"
 
 
 def edits_to(now: Flags, then: Flags) -> dict[str, FlagValue | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
@@ -151,7 +152,7 @@ class AnswersScreen(ModalScreen[None]):
         words = [request.kind.replace("_", " ")]
         words += [request.outcome] if request.outcome else []
         words += [f"/{request.grep}/"] if request.grep else []
-        box.border_title = "Answers: " + ", ".join(words)
+        box.border_title = Content("Answers: " + ", ".join(words))
         keys = ["tab kind", "o outcome", "/ search", "r again"]
         if request.kind != "done":
             keys.append("R retry")

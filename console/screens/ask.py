@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
@@ -20,7 +21,7 @@ class AskLine(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """See :class:`ModalScreen`."""
         with Vertical(classes="dialog") as box:
-            box.border_title = self.question
+            box.border_title = Content(self.question)
             box.border_subtitle = "enter does it, esc leaves"
             yield Input(placeholder=self.example)
 

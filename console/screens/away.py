@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.geometry import Size
 from textual.screen import ModalScreen
 
@@ -41,7 +42,7 @@ class AwayScreen(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         """See :class:`ModalScreen`."""
         with Vertical(classes="dialog") as box:
-            box.border_title = self._said
+            box.border_title = Content(self._said)
             box.border_subtitle = "any key goes on"
             yield AwayText(self._found)
 

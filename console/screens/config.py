@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -10,8 +12,9 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from console import flags as flag_rules
-from console import model
-from console.presets import Start, starts
+from console import model, saved
+from console.presets import Recipe, Start, starts
+from console.screens.ask import AskLine
 from console.screens.base import StokerScreen, set_height
 from console.text import UNKNOWN, duration, moment, number, percent, visible
 from console.widgets.flag_table import FlagTable
@@ -69,12 +72,15 @@ def start_line(start: Start, chosen: bool, width: int) -> Line:
         f"{name} {'taken out' if value is None else model.flag_text(value)}"
         for name, value in start.edits.items()
     )
+    what = (changes, "text") if changes else ("runs now", "accent")
+    if start.problem:
+        what = (start.problem, "warn")
     line: list[Part] = [
         ("▸" if chosen else " ", "bold accent"),
         (" ", "text"),
-        (pad(start.name, 18), "text"),
+        (pad(visible(start.name), 18), "text"),
         (f"{start.text}  ", "dim"),
-        (visible(changes or "runs now"), "text" if changes else "accent"),
+        (visible(what[0]), what[1]),
     ]
     return clip(line, width)
 
@@ -85,11 +91,13 @@ class Starts(Painted):
     app: StokerApp
     chosen = 0
     focused_here = True
+    own: Sequence[Recipe] = ()
+    """What the user saved."""
 
     @property
     def found(self) -> list[Start]:
         """The rows."""
-        return starts(self.app.state, self.app.front.book)
+        return starts(self.app.state, self.app.front.book, self.own)
 
     def top_row(self, count: int, height: int) -> int:
         """The first row shown, the chosen one in sight."""
@@ -189,6 +197,10 @@ class ConfigScreen(StokerScreen):
         super().__init__()
         self.in_flags = False
         """Whether the flags have the cursor; else the starting points."""
+        self._removing = ""
+        """The preset that the next press of the same key removes."""
+        self._told: set[str] = set()
+        """Problems of files that were told already."""
 
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
@@ -202,8 +214,22 @@ class ConfigScreen(StokerScreen):
         self.app.spawn(self._read_flags())
 
     async def _read_flags(self) -> None:
+        await self._read_own()
         await self.app.front.load_book()
         if self.is_attached:
+            self.show()
+
+    async def _read_own(self) -> None:
+        """The user's presets, as their files are now."""
+        if not self.app.remembers:
+            return
+        found, problems = await asyncio.to_thread(saved.load_all)
+        for problem in problems:
+            if problem not in self._told:
+                self._told.add(problem)
+                self.app.say(f"preset left out: {problem}", "warning")
+        if self.is_attached:
+            self.query_one(Starts).own = found
             self.show()
 
     def on_screen_resume(self) -> None:
@@ -222,6 +248,7 @@ class ConfigScreen(StokerScreen):
 
     async def act(self, name: str) -> bool:
         """See :class:`StokerScreen`."""
+        removing, self._removing = self._removing, ""
         match name:
             case "config.take":
                 await (self.edit_flag() if self.in_flags else self.take_start())
@@ -229,6 +256,10 @@ class ConfigScreen(StokerScreen):
                 self.turn_to(flags=not self.in_flags)
             case "config.drop":
                 self.drop()
+            case "config.save":
+                self.ask_name()
+            case "config.remove":
+                self.remove_own(removing)
             case "filter":
                 line = self.query_one(SearchLine)
                 line.display = True
@@ -249,10 +280,11 @@ class ConfigScreen(StokerScreen):
         found = table.found
         if not 0 <= table.chosen < len(found):
             return
-        if not found[table.chosen].edits:
-            self.app.say("these flags run already")
+        start = found[table.chosen]
+        if not start.edits:
+            self.app.say(start.problem or "these flags run already")
             return
-        await self._open(dict(found[table.chosen].edits))
+        await self._open(dict(start.edits))
 
     async def edit_flag(self) -> None:
         """The chosen flag, to be typed in the restart dialog."""
@@ -280,6 +312,42 @@ class ConfigScreen(StokerScreen):
             draft.clear()
         else:
             self.app.say(f"{row.name} is not edited; from the other table all edits are dropped")
+
+    def ask_name(self) -> None:
+        """Under which name to save what is edited."""
+        draft = dict(self.app.front.draft)
+        if not draft:
+            self.app.say("nothing is edited: enter on a flag edits it, then save", "warning")
+            return
+
+        def named(name: str | None) -> None:
+            if name is not None and name.strip():
+                self.app.spawn(self._keep(lambda: saved.save(name, draft), "saved in"))
+
+        question = f"Save {len(draft)} edited flags as a starting point"
+        self.app.push_screen(AskLine(question, "a name; one that is there is replaced"), named)
+
+    def remove_own(self, sure: str) -> None:
+        """Remove the chosen preset, once it was asked for twice."""
+        table = self.query_one(Starts)
+        found = table.found
+        start = found[table.chosen] if 0 <= table.chosen < len(found) else None
+        if self.in_flags or start is None or not start.own:
+            self.app.say("only starting points that you saved can be removed: choose one")
+        elif sure != start.name:
+            self._removing = start.name
+            self.app.say(f"the same key again removes {start.name!r}")
+        else:
+            self.app.spawn(self._keep(lambda: saved.remove(start.name), "removed:"))
+
+    async def _keep(self, work: Callable[[], object], done: str) -> None:
+        try:
+            path = await asyncio.to_thread(work)
+        except saved.SavedError as error:
+            self.app.say(str(error), "error")
+        else:
+            self.app.say(f"{done} {path}")
+        await self._read_own()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """The list follows what is typed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -27,7 +28,7 @@ class Confirm(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """See :class:`ModalScreen`."""
         with Vertical(classes="dialog danger") as box:
-            box.border_title = self.question
+            box.border_title = Content(self.question)
             yield Static(self.action.help, markup=False)
             if self.action.loses:
                 yield Static(f"What it costs: {self.action.loses}", markup=False)

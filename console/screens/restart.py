@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from typing import TYPE_CHECKING, Literal
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
@@ -94,6 +96,10 @@ class RestartScreen(ModalScreen[None]):
         self._typing = typing
         self._doubted = ""
         self._asked = 0
+        self._typed = 0
+        """Moves with each change of what stands in the line."""
+        self._planned_at = 0.0
+        """Since when the plan is shown, on the clock of key presses."""
 
     # --- parts ---
 
@@ -131,6 +137,11 @@ class RestartScreen(ModalScreen[None]):
         return flag_rules.apply(self.before, self.edits)
 
     @property
+    def plan(self) -> Plan | None:
+        """What the agent said of the chosen strategy."""
+        return self.plans.get(self.how.strategy)
+
+    @property
     def gpus(self) -> list[int] | None:
         """The servers meant; None for all."""
         return None if self.gpu is None else [self.gpu]
@@ -154,7 +165,7 @@ class RestartScreen(ModalScreen[None]):
         table, plan = self.query_one(FlagTable), self.query_one("#plan-box")
         editing = self.step == "edit"
         table.display, plan.display = editing, not editing
-        box.border_title = f"Restart {where} of {self.target.name}"
+        box.border_title = Content(f"Restart {where} of {self.target.name}")
         box.set_class(not editing, "danger")
         most = max(4, self.app.size.height - 9)
         if editing:
@@ -205,7 +216,7 @@ class RestartScreen(ModalScreen[None]):
         """What is about to be done."""
         state, app = self.target.state, self.app
         brief = app.size.height < BRIEF_BELOW
-        plan = self.plans.get(self.how.strategy)
+        plan = self.plan
         gap: list[Line] = [] if brief else [[]]
         lines = change_lines(model.flag_changes(self.before, self.after), width)
         lines += predicted_lines(state, plan, self.scope, width)
@@ -250,6 +261,7 @@ class RestartScreen(ModalScreen[None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """The list follows what is typed."""
         event.stop()
+        self._typed += 1
         if self.step == "edit" and self.is_attached:
             self.problem = ""
             self.refit()
@@ -267,7 +279,7 @@ class RestartScreen(ModalScreen[None]):
                 self.refit()
             return
         if not text:
-            self.app.spawn(self.ask_plan())
+            self.app.spawn(self.ask_plan() if self.plan is None else self.show_plan())
             return
         try:
             edit = flag_rules.parse(text, {**self.before, **self.after}, self.target.book)
@@ -302,6 +314,10 @@ class RestartScreen(ModalScreen[None]):
                 self.back_to_edit()
             else:
                 self.leave()
+            return
+        if self.step == "plan" and event.time < self._planned_at:
+            event.stop()  # pressed before the plan was there: it means something else
+            event.prevent_default()
             return
         taken = self._plan_key(key) if self.step == "plan" else self._edit_key(key)
         if taken:
@@ -396,25 +412,39 @@ class RestartScreen(ModalScreen[None]):
         )
 
     async def ask_plan(self) -> None:
-        """The plan from the agent, nothing done; then what the other ways would cost."""
+        """The plan from the agent, nothing done. It is shown when it comes, unless somebody types
+        again by then: what is typed is not to be taken for an answer to it."""
         self.say_keys("asking for the plan …")
+        typed = self._typed
         refused = await self._ask(self.how)
         if not self.is_attached or self.step != "edit":
             return  # left meanwhile
+        if typed != self._typed or self.query_one("#edit", Input).value.strip():
+            there = "the plan is there: enter on the empty line shows it"
+            if refused or self.plan is not None:
+                self.app.say(refused or there, "warning" if refused else "information")
+            return
         self.problem = refused
-        if not refused:
-            self.step = "plan"
-            self.field = self.how.fields(len(self.scope))[0]
-            line = self.query_one("#edit", Input)
-            with self.prevent(Input.Changed):
-                line.value = ""
-            if self.asks_word:
-                line.focus()
-            else:
-                self.set_focus(None)
+        if refused or self.plan is None:  # without a plan the flags were edited meanwhile
+            self.refit()
+        else:
+            await self.show_plan()
+
+    async def show_plan(self) -> None:
+        """The second step; then what the other ways would cost."""
+        self.step = "plan"
+        self.problem = ""
+        self.field = self.how.fields(len(self.scope))[0]
+        line = self.query_one("#edit", Input)
+        with self.prevent(Input.Changed):
+            line.value = ""
+        if self.asks_word:
+            line.focus()
+        else:
+            self.set_focus(None)
         self.refit()
-        if not refused:
-            await self.ask_costs()
+        self._planned_at = time.monotonic()
+        await self.ask_costs()
 
     async def ask_costs(self) -> None:
         """What each strategy would cost, the chosen one first."""

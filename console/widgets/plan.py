@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from console import model
 from console.model import State
 from console.text import number, short, visible
-from console.widgets.paint import Line, Part, clip, pad
+from console.widgets.paint import Line, Part, clip, cut, pad
 from remote.protocol import InFlight, Plan
 
 Strategy: TypeAlias = Literal["rolling", "canary", "all"]
@@ -135,6 +135,14 @@ def predicted_lines(state: State, plan: Plan | None, gpus: Sequence[int], width:
     return [clip(line, width), *entry("memory", text, "warn" if tight else "text", width)]
 
 
+def wrapped(text: str, width: int, most: int) -> list[str]:
+    """The text in at most so many rows, with an ellipsis where it would take more."""
+    rows = textwrap.wrap(text, width)
+    if len(rows) <= most:
+        return rows
+    return [*rows[: most - 1], cut(" ".join(rows[most - 1 :]), width)]
+
+
 def _options(
     label: str,
     options: Sequence[str],
@@ -153,13 +161,14 @@ def _options(
     if brief:
         row: list[Part] = list(head)
         row += [(f" {option} ", tone if option == chosen else "dim") for option in options]
-        texts_of = textwrap.wrap(texts.get(chosen, ""), max(20, width - LABEL))[:3]
+        texts_of = wrapped(texts.get(chosen, ""), max(20, width - LABEL), 3)
         return [clip(row, width), *([(" " * LABEL, "text"), (t, "text")] for t in texts_of)]
     wide = max(len(option) for option in options) + 3
     lines: list[Line] = []
     for index, option in enumerate(options):
         style = tone if option == chosen else "dim"
-        rows = textwrap.wrap(texts.get(option, ""), max(20, width - LABEL - wide)) or [""]
+        most = 3 if option == chosen else 1
+        rows = wrapped(texts.get(option, ""), max(20, width - LABEL - wide), most) or [""]
         front: list[Part] = head if not index else [(" " * LABEL, "text")]
         name = f" {option} "
         lines.append(
@@ -173,8 +182,7 @@ def _options(
                 width,
             )
         )
-        if option == chosen:
-            lines += [[(" " * (LABEL + wide), "text"), (more, "text")] for more in rows[1:3]]
+        lines += [[(" " * (LABEL + wide), "text"), (more, "text")] for more in rows[1:]]
     return lines
 
 

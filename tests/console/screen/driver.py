@@ -64,11 +64,14 @@ def painted(widget: Painted) -> list[str]:
 
 @asynccontextmanager
 async def driven(
-    size: tuple[int, int] = (120, 40), read_only: bool = False, **options: Any
+    size: tuple[int, int] = (120, 40),
+    read_only: bool = False,
+    remember: bool = False,
+    **options: Any,
 ) -> AsyncIterator[Driven]:
-    """An app on a story."""
+    """An app on a story; with ``remember`` the user's folders are read and written."""
     make = connect(**{"now": time.time(), "elapsed": 20, **options})
-    app = StokerApp(make, name="ct200", read_only=read_only, remember=False, strict=True)
+    app = StokerApp(make, name="ct200", read_only=read_only, remember=remember, strict=True)
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         one = Driven(app, pilot, make.story)  # type: ignore[attr-defined]

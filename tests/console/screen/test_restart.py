@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from textual.widgets import Input
 
+from console.screens.ask import AskLine
 from console.screens.config import ConfigScreen, Starts
 from console.screens.restart import RestartScreen
 from console.widgets.flag_table import FlagTable
 from console.widgets.paint import Painted
+from console.widgets.plan import How, how_lines, wrapped
 from remote.protocol import FlagCatalogue, ReadFlags, Request, Restart, Result
 from tests.console.screen.driver import Driven, driven, painted
 
@@ -250,3 +255,97 @@ async def test_the_line_to_type_in_stays_in_sight_when_the_terminal_shrinks() ->
         await one.pilot.resize_terminal(80, 24)
         await one.until(lambda: one.app.size.width == 80)
         await one.sees("type restart, then enter")
+
+
+async def test_a_late_plan_does_not_take_what_is_typed_for_an_answer() -> None:
+    """SGLang's parser may take two minutes; by then somebody types on, a `y` maybe."""
+    async with driven() as one:
+        await one.keys("3")
+        screen = await dialog(one)
+        plain, told = one.story.call, asyncio.Event()
+
+        async def call(request: Request, timeout: float = 30) -> Result:
+            if isinstance(request, Restart):
+                await told.wait()
+            return await plain(request, timeout)
+
+        one.story.call = call  # type: ignore[method-assign]
+        await put(one, "")
+        await one.sees("asking for the plan")
+        await one.keys("y")
+        told.set()
+        await one.sees("the plan is there")
+        line = screen.query_one("#edit", Input)
+        assert (screen.step, line.value) == ("edit", "y")
+        assert len(one.sent(Restart)) == 1
+        await one.keys("backspace", "enter")  # the one that came is shown
+        await one.sees("y restarts")
+        await one.keys("y")
+        await one.until(lambda: not one.sent(Restart)[-1].dry_run)
+
+
+async def test_a_name_in_brackets_is_no_markup() -> None:
+    """What stands in the border is text."""
+    async with driven() as one:
+        one.app.front.name = "ct[red]200"
+        await dialog(one)
+        await one.sees("of ct[red]200")
+        await one.keys("escape", "d")
+        await one.sees("servers of ct[red]200")
+
+
+def test_what_is_cut_ends_with_an_ellipsis() -> None:
+    """A way that is not chosen has one line, the chosen one three."""
+    text = "one two three four five six seven"
+    assert wrapped(text, 15, 3) == ["one two three", "four five six", "seven"]
+    assert wrapped(text, 15, 1) == ["one two three…"]
+    assert wrapped(text, 15, 2) == ["one two three", "four five six…"]
+    lines = how_lines(How(), "strategy", {}, 8, 60, brief=False)
+    shown = ["".join(part for part, _ in line) for line in lines]
+    assert any("canary" in line and line.endswith("…") for line in shown)
+    assert not any(line.endswith("…") for line in shown if "rolling" in line)
+
+
+async def test_what_is_edited_is_saved_as_a_starting_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a name, for every target; taken like a recipe; removed by the key pressed twice."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "stoker" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "broken.toml").write_text("[flags")
+    async with driven(remember=True) as one:
+
+        def own() -> list[str]:
+            return [start.name for start in one.app.screen.query_one(Starts).found if start.own]
+
+        await one.keys("c")
+        await one.sees("preset left out")
+        await one.keys("S")
+        await one.sees("nothing is edited")
+        await dialog(one)
+        await put(one, "mem-fraction-static=0.9")
+        await put(one, "-enable-metrics")
+        await one.keys("escape", "S")
+        await one.until(lambda: isinstance(one.app.screen, AskLine))
+        await one.write("night [run]")
+        await one.keys("enter")
+        await one.sees("night [run]")
+        assert (folder / "night-run.toml").is_file()
+        await one.keys("backspace")
+        await one.until(lambda: one.app.front.draft == {})
+        table = one.app.screen.query_one(Starts)
+        table.chosen = [s.name for s in table.found].index("night [run]")
+        await one.keys("enter")
+        await one.until(lambda: isinstance(one.app.screen, RestartScreen))
+        assert isinstance(one.app.screen, RestartScreen)
+        assert one.app.screen.edits == {"mem-fraction-static": 0.9, "enable-metrics": None}
+        await one.keys("escape", "X")
+        await one.sees("the same key again removes")
+        assert own() == ["night [run]"]
+        await one.keys("X")
+        await one.until(lambda: own() == [])
+        assert not (folder / "night-run.toml").exists()
+        await one.keys("X")
+        await one.sees("only starting points that you saved")
