@@ -27,7 +27,7 @@ def run_console(
     It opens on the one called ``first``, or on the list of them where that is None.
     """
     check_terminal()
-    sources = [Source(t.name, connect_agent(t), t.read_only) for t in targets]
+    sources = [Source(t.name, connect_agent(t), t.read_only, t) for t in targets]
     listed = first is None and len(sources) > 1
     kind = ListedApp if listed else StokerApp
     app = kind(sources, name=first or sources[0].name, theme=theme, tracebacks=debug)

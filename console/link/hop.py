@@ -8,8 +8,9 @@ locale, which may be C: an argv is ASCII, and everything else travels over stand
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
-from console.config import Hop
+from console.config import Hop, Target
 from console.link.errors import LinkError
 
 MAX_LINE = 100_000
@@ -62,6 +63,45 @@ def line(argv: list[str]) -> str:
     if len(text) > MAX_LINE:
         raise HopError(f"a command line of {len(text)} bytes: {MAX_LINE} are possible; use stdin")
     return text
+
+
+def plain(target: Target, argv: list[str]) -> str:
+    """The line that a person types on this machine so that ``argv`` runs in the container.
+
+    Raises HopError.
+    """
+    wrapped = wrap(target.hop, argv)
+    if not target.ssh:
+        return line(wrapped)
+    user, host, port = destination(target.ssh)
+    words = ["ssh"]
+    words += ["-F", str(target.ssh_config)] if target.ssh_config is not None else []
+    words += ["-p", str(port)] if port else []
+    return shlex.join([*words, f"{user}@{host}" if user else host, line(wrapped)])
+
+
+def in_background(
+    argv: list[str], *, folder: str, log: str, env: Mapping[str, str], script: str = ""
+) -> list[str]:
+    """The argv that starts another one in a folder and leaves it to itself, its output appended
+    to ``log``. ``script`` is sourced before, the variables of ``env`` are set last.
+    """
+    steps = [f"cd {shlex.quote(folder)}"]
+    steps += [f"set -a && . {shlex.quote(script)}"] if script else []
+    words = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    words += ["nohup", "setsid", shlex.join(argv), ">>", shlex.quote(log), "2>&1 < /dev/null &"]
+    return ["bash", "-c", " && ".join([*steps, " ".join(words)])]
+
+
+def destination(where: str) -> tuple[str, str, int]:
+    """``user@host``, a Host alias, or ``ssh://user@host:port`` → user, host, port (0: default)."""
+    text = where.removeprefix("ssh://").rstrip("/") if where.startswith("ssh://") else where
+    user, _, rest = text.rpartition("@")
+    host, colon, port = rest.rpartition(":")
+    # A colon is a port only behind one name or a bracketed address, not inside an IPv6 one.
+    if colon and port.isdigit() and (":" not in host or host.endswith("]")):
+        return user, host.strip("[]"), int(port)
+    return user, rest.strip("[]"), 0
 
 
 def check(argv: list[str]) -> None:

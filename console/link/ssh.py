@@ -191,7 +191,7 @@ async def _reach(
     """
     if depth > JUMPS:
         raise LinkError(f"{where}: more than {JUMPS} jump hosts (ProxyJump): a circle?")
-    user, host, port = _parse(where)
+    user, host, port = hop.destination(where)
     base: dict[str, Any] = {
         "config": config,
         "host": host,
@@ -237,17 +237,6 @@ async def _reach(
     except (asyncssh.Error, OSError, ValueError) as error:
         raise _connect_error(place, where, error) from None
     chain.append(connection)
-
-
-def _parse(where: str) -> tuple[str, str, int]:
-    """``user@host``, a Host alias, or ``ssh://user@host:port`` → user, host, port (0: default)."""
-    text = where.removeprefix("ssh://").rstrip("/") if where.startswith("ssh://") else where
-    user, _, rest = text.rpartition("@")
-    host, colon, port = rest.rpartition(":")
-    # A colon is a port only behind one name or a bracketed address, not inside an IPv6 one.
-    if colon and port.isdigit() and (":" not in host or host.endswith("]")):
-        return user, host.strip("[]"), int(port)
-    return user, rest.strip("[]"), 0
 
 
 def _setup_error(where: str, error: Exception) -> LinkError:

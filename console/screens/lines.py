@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -12,6 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from console import byhand
 from console.actions import ACTIONS, BY_NAME, command_line
 from console.text import visible
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LinesScreen(ModalScreen[None]):
-    """One line an action, and the argv of the chosen server; enter copies it."""
+    """One line an action, then how servers and run are looked after by hand; enter copies one."""
 
     app: StokerApp
 
@@ -68,10 +68,8 @@ class LinesScreen(ModalScreen[None]):
         found = list(dict.fromkeys(found))
         chosen = [gpu] if gpu is not None else sorted(app.state.infos)[:1]
         found += [f"stoker logs {n} {app.target_name} -f" for n in chosen]
-        for number in chosen:
-            info = app.state.infos.get(number)
-            if info is not None and info.argv:
-                found.append(f"CUDA_VISIBLE_DEVICES={number} {shlex.join(info.argv)}")
+        if app.front.target is not None:
+            found += byhand.lines(app.front.target, app.state, chosen)
         return found
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:

@@ -214,14 +214,6 @@ async def test_a_half_open_link_is_noticed(
             process.kill()
 
 
-def test_places_are_parsed() -> None:
-    assert ssh._parse("root@10.1.2.6") == ("root", "10.1.2.6", 0)
-    assert ssh._parse("alias") == ("", "alias", 0)
-    assert ssh._parse("ssh://me@host:2222/") == ("me", "host", 2222)
-    assert ssh._parse("me@[::1]:22") == ("me", "::1", 22)
-    assert ssh._parse("fe80::1") == ("", "fe80::1", 0)
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
     [
