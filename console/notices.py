@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from console.model import ON, State, age, outliers
-from console.text import duration
+from console.ram import full_in
+from console.text import duration, size
 
 Level: TypeAlias = Literal["good", "info", "warning", "error"]
 
@@ -65,18 +66,32 @@ def notices(state: State, now: float) -> list[Notice]:
         found.append(Notice("error", progress.problem, "", None, "run.problem"))
     if state.run.alive and progress is not None and progress.status == "paused":
         found.append(Notice("warning", "The run is paused", "run.go", None, "run.paused"))
-    if state.link.state == "replay":
-        return sorted(found, key=lambda n: _WEIGHT[n.level])
+    # A recording has gaps, in which nobody knows whether servers were up and the run alive.
+    replay = state.link.state == "replay"
     up = sum(s.state in ON for s in state.servers.values())
-    if not up and state.numbers:
+    if not up and (state.servers if replay else state.numbers):
         found.append(Notice("warning", "No server is up", "up", None, "fleet.down"))
-    elif not state.run.alive and not state.run.foreign:
+    elif not state.run.alive and not state.run.foreign and not (replay and progress is None):
         left = progress is None or progress.status != "done"
         if left:
             ended = "" if state.run.exit in (None, 0, 130) else f" (it ended with {state.run.exit})"
             found.append(
                 Notice("warning", f"No run is generating{ended}", "run.go", None, "run.none")
             )
+
+    host = state.host
+    if (soon := full_in(state.ram, host.memory_total)) is not None and host.memory_used:
+        lasts, grows = soon
+        found.append(
+            Notice(
+                "warning",
+                f"RAM runs out in {duration(lasts)}: {size(host.memory_used)} of "
+                f"{size(host.memory_total)} in use, {size(grows * 3600)} more each hour",
+                "",
+                None,
+                "ram",
+            )
+        )
 
     found += [
         Notice("warning", odd.text, "logs", odd.gpu, f"outlier.{odd.metric}")
@@ -85,7 +100,8 @@ def notices(state: State, now: float) -> list[Notice]:
         ]
     ]
 
-    verdict = state.verdict
+    # What the run would have come to says nothing once it is not at work.
+    verdict = state.verdict if state.run.alive or state.run.foreign or replay else None
     outdated = verdict is not None and bool(state.epochs) and verdict.time < state.epochs[-1].since
     if verdict is not None and not outdated and (verdict.text or verdict.bound_by):
         level: Level = "good" if verdict.good else "info" if verdict.good is None else "warning"

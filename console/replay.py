@@ -12,6 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from console.feed import FeedError
+from console.hindsight import Hindsight
 from console.model import GAP, Link
 from console.text import clock, moment
 from remote.protocol import (
@@ -117,9 +118,12 @@ _DOING: Final[dict[str, ServerStatus]] = {
 }
 
 
-def snapshot_at(recorded: Recorded, now: float, seq: int) -> Snapshot:
+def snapshot_at(
+    recorded: Recorded, now: float, seq: int, hindsight: Hindsight | None = None
+) -> Snapshot:
     """The state at a time, as far as the recording tells it."""
     sample = recorded.at(now)
+    told = (hindsight or Hindsight(recorded.events)).at(now)
     swap = swap_at(recorded.swaps, now)
     epochs = [e for e in recorded.epochs if e.since <= now]
     doing = {s.gpu: s.name for s in swap.steps if s.state == "doing"} if swap is not None else {}
@@ -138,18 +142,22 @@ def snapshot_at(recorded: Recorded, now: float, seq: int) -> Snapshot:
         running = whole("running", gpu)
         state: ServerStatus = "ready" if running is not None else "stopped"
         state = _DOING.get(doing.get(gpu, ""), state)
+        cause = ""
+        if gpu in told.down and (running is None or told.down[gpu][0] == "stalled"):
+            state, cause = told.down[gpu]
         speed = value("gen_tok_s", gpu)
         servers.append(
             ServerState(
                 gpu,
                 state,
-                Lights(state != "stopped", running is not None, bool(speed)),
+                Lights(state not in ("stopped", "failed"), running is not None, bool(speed)),
                 doing.get(gpu, ""),
                 running=running,
                 queued=whole("queued", gpu),
                 gen_tok_s=speed,
                 kv_usage=value("kv_usage", gpu),
                 mamba_usage=value("mamba_usage", gpu),
+                cause=cause,
             )
         )
         epoch = _epoch_of(gpu, epochs, swap)
@@ -177,6 +185,7 @@ def snapshot_at(recorded: Recorded, now: float, seq: int) -> Snapshot:
         time=now, seq=seq, full=True, infos=infos, servers=servers, gpus=cards,
         epochs=epochs, swap=swap, run=recorded.run_at(now) or UNSET,
         target=recorded.target or UNSET,
+        alerts=list(told.alerts), verdict=told.verdict,
     )  # fmt: skip
 
 
@@ -209,6 +218,7 @@ class ReplayFeed:
         self._told = 0
         self._seq = 0
         self._times = [e.time for e in recorded.events]
+        self._hindsight = Hindsight(recorded.events)
         self._logs: dict[str, int] = {}
         """Logs that are shown → where each one stands; -1 where it has to be found anew."""
         self._missing: set[str] = set()
@@ -234,7 +244,7 @@ class ReplayFeed:
 
     async def _show(self, *, repeat: bool = False) -> None:
         self._seq += 1
-        snapshot = await asyncio.to_thread(snapshot_at, self.recorded, self.at, self._seq)
+        snapshot = await self._snapshot()
         self._on_message(snapshot)
         if repeat:
             return
@@ -243,6 +253,11 @@ class ReplayFeed:
             self._on_message(Happened(event))
         self._told = max(self._told, upto)
         await self._read_on()
+
+    async def _snapshot(self) -> Snapshot:
+        return await asyncio.to_thread(
+            snapshot_at, self.recorded, self.at, self._seq, self._hindsight
+        )
 
     async def _read_on(self) -> None:
         async with self._busy:
@@ -292,7 +307,7 @@ class ReplayFeed:
         """Answers from the recording."""
         match request:
             case Get():
-                return await asyncio.to_thread(snapshot_at, self.recorded, self.at, self._seq)
+                return await self._snapshot()
             case ReadHistory(since=since, until=until, points=points):
                 end = min(until or self.at, self.at)
                 return await asyncio.to_thread(self.recorded.history, since, end, points)

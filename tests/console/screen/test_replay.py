@@ -15,9 +15,9 @@ from console.app import StokerApp
 from console.replay import ReplayFeed, snapshot_at, swap_at
 from console.widgets.log_pane import LogPane
 from remote.journal import CLOCK, SCHEMA, TARGET, Journal
-from remote.protocol import Epoch, FleetSpec, Progress, RunState, Swap, SwapStep, TargetSpec
+from remote.protocol import SERIES, Epoch, FleetSpec, Progress, RunState, Swap, SwapStep, TargetSpec
 from remote.recording import Recording, RecordingError
-from remote.samples import SERIES, Sample
+from remote.samples import Sample
 
 LENGTH = 1_200
 EAST_S = 2 * 3600
@@ -32,6 +32,29 @@ def write_log(path: Path, begin: int) -> None:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(begin + second + EAST_S))
             out.write("".join(f"[{at}] second {second} line {n}\n" for n in range(3)))
             out.write(f"  and more of second {second}\n")
+
+
+EVENTS = (
+    (120, "verdict", "warning", "after start: 1.9/s, ETA 208 h; TOO LONG; held by the pool", None),
+    (200, "alert", "error", "ETA 208 h, over the 48 h allowed: the pool", None),
+    (300, "run.failed", "error", "the run ended (exit status 3) with 7 of 9 prompts done", None),
+    (330, "run.started", "info", "started again: 7 done", None),
+    (450, "server.stalled", "error", "GPU 1: no token came for 60 s", 1),
+    (500, "server.ready", "info", "GPU 1: tokens flow again", 1),
+    (800, "alert.over", "info", "over: ETA 49 h, over the 48 h allowed", None),
+    (820, "verdict", "info", "after swap: 3.1/s, ETA 16 h; ×1.58 of epoch 1: 660 tok/s", None),
+)
+"""Seconds after the recording's begin, and what an agent tells."""
+
+
+def tell(path: Path, begin: int) -> None:
+    """Those events, put into a journal."""
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE events SET id = 100")
+        for number, (at, kind, level, text, gpu) in enumerate(EVENTS, 1):
+            row = (number, begin + at, kind, level, text, gpu, "")
+            db.execute("INSERT INTO events VALUES (?,?,?,?,?,?,?)", row)
+    db.close()
 
 
 @asynccontextmanager
@@ -74,6 +97,7 @@ async def recorded(tmp_path: Path) -> AsyncIterator[Recording]:
     journal.note(CLOCK, EAST_S)
     journal.emit("swap.done", "37 → 72 slots", who="ops")
     await journal.close()
+    tell(path, begin)
     write_log(tmp_path / "logs" / "sglang_gpu0.log", begin)
     recording = Recording(path)
     yield recording
@@ -151,6 +175,47 @@ async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
             await app.seek(found.begin + 325)
             await pilot.press("comma")
             await until("37/37")
+
+
+async def test_what_was_wrong_then_is_told(tmp_path: Path) -> None:
+    """Alerts, failures and the verdict of the time, and nothing of later."""
+    async with recorded(tmp_path) as found:
+        begin = found.epochs[0].since
+        app = player(found)
+        async with app.run_test(size=(160, 50), notifications=True) as pilot:
+
+            def screen() -> str:
+                strips = app.screen._compositor.render_strips()
+                return "\n".join(strip.text for strip in strips)
+
+            async def until(true: Callable[[], object]) -> None:
+                for _ in range(2_000):
+                    if true():
+                        return
+                    await pilot.pause(0.02)
+                raise AssertionError(screen())
+
+            await until(lambda: "▶ replay" in screen())
+            await pilot.press("z")
+            await app.seek(begin + 60)
+            await until(lambda: app.state.time == begin + 60)
+            assert "208 h" not in screen()
+            await app.seek(begin + 130)
+            await until(lambda: "TOO LONG" in screen())
+            assert not app.state.alerts
+            await app.seek(begin + 310)
+            await until(lambda: "over the 48 h allowed" in screen())
+            await until(lambda: "the run ended (exit status 3)" in screen())
+            await app.seek(begin + 460)
+            await until(lambda: "GPU 1 stalled: no token came for 60 s" in screen())
+            assert [a.code for a in app.state.alerts] == ["eta"]
+            await app.seek(begin + 600)
+            await until(lambda: app.state.servers[1].state != "stalled")
+            await app.seek(begin + 900)
+            await until(lambda: "×1.58" in screen())
+            assert not app.state.alerts
+            assert app.state.verdict is not None
+            assert app.state.verdict.good is True
 
 
 async def test_logs_and_the_runs_numbers_are_those_of_the_time(tmp_path: Path) -> None:
