@@ -1,13 +1,17 @@
-"""Who may open the console in a browser: pages that this very server gave, and nothing else.
+"""Who may open the console in a browser: who has the address with its token, on pages that this
+very server gave.
 
 textual-serve 1.1 has no authentication. It listens on loopback, which keeps other machines out but
-not the web pages that a browser on this machine shows: one of those may open a WebSocket to any
-address, and may let its own name resolve to 127.0.0.1 (DNS rebinding). The Host header gives the
+not other accounts of this one, nor the web pages that a browser on it shows. For the accounts
+there is a token, as Jupyter has: it stands in the address that is printed and becomes a cookie
+when that address is opened; without it nothing is given. A web page may open a WebSocket to any
+address, and may let its own name resolve to 127.0.0.1 (DNS rebinding): the Host header gives the
 second away, the Origin header the first.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -15,6 +19,11 @@ from aiohttp import web
 
 NAMES: Final = ("127.0.0.1", "localhost")
 """What this server may be called."""
+
+TOKEN: Final = "token"
+"""What the printed address calls it."""
+
+ASK: Final = "open the whole address that `stoker serve` has printed, with its token"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -58,15 +67,39 @@ def policy(port: int) -> dict[str, str]:
     }
 
 
-def middleware(port: int, live_path: str) -> Callable[[web.Request, Handler], Awaitable[object]]:
+def cookie(port: int) -> str:
+    """The cookie's name: a browser sends those of a host to each of its ports."""
+    return f"stoker-{port}"
+
+
+def same(given: str | None, token: str) -> bool:
+    """Whether it is the token, in a time that does not tell how much of it is right."""
+    there = (given or "").encode("utf-8", "replace")
+    return secrets.compare_digest(there, token.encode())
+
+
+def middleware(
+    port: int, live_path: str, token: str
+) -> Callable[[web.Request, Handler], Awaitable[object]]:
     """Refuses before anything else looks at a request."""
     answers = policy(port)
+    name = cookie(port)
+
+    def enter() -> web.Response:
+        """The cookie, and on to the address without the token: no history keeps that."""
+        response = web.Response(status=303, headers={**answers, "Location": "/"})
+        response.set_cookie(name, token, path="/", httponly=True, samesite="Lax")
+        return response
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         live = request.path == live_path or "upgrade" in request.headers
         if why := refusal(request.headers, port, live=live):
             return web.Response(status=403, text=f"stoker: {why}\n", headers=answers)
+        if request.path == "/" and same(request.query.get(TOKEN), token):
+            return enter()
+        if not same(request.cookies.get(name), token):
+            return web.Response(status=403, text=f"stoker: {ASK}\n", headers=answers)
         response = await handler(request)
         if not response.prepared:
             response.headers.update(answers)

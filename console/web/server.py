@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -85,15 +86,17 @@ class Session(AppService):
 class ConsoleServer(Server):
     """textual-serve's server, guarded, on a port that is already bound."""
 
-    def __init__(self, argv: list[str], port: int, title: str) -> None:
+    def __init__(self, argv: list[str], port: int, title: str, token: str) -> None:
         super().__init__(
             "", host="127.0.0.1", port=port, title=title, templates_path=str(TEMPLATES)
         )
         self.argv = argv
+        self.token = token
         self.sessions: set[Session] = set()
 
     async def _make_app(self) -> web.Application:
-        app = web.Application(middlewares=[guard.middleware(self.port, "/ws")])  # type: ignore[list-item]
+        only = guard.middleware(self.port, "/ws", self.token)
+        app = web.Application(middlewares=[only])  # type: ignore[list-item]
         import jinja2
 
         loader = jinja2.FileSystemLoader(self.templates_path)
@@ -186,8 +189,12 @@ def bind(port: int) -> socket.socket:
 async def serve(argv: list[str], listening: socket.socket, title: str, said: str) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP; then every console has ended."""
     port = listening.getsockname()[1]
-    server = ConsoleServer(argv, port, title)
-    runner = web.AppRunner(await server._make_app(), handle_signals=False, shutdown_timeout=2)
+    token = secrets.token_urlsafe(24)
+    server = ConsoleServer(argv, port, title, token)
+    # No access log: the token stands in the first line of it.
+    runner = web.AppRunner(
+        await server._make_app(), handle_signals=False, shutdown_timeout=2, access_log=None
+    )
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -195,7 +202,8 @@ async def serve(argv: list[str], listening: socket.socket, title: str, said: str
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()
-        print(said.format(url=f"http://127.0.0.1:{port}/"), flush=True)
+        url = f"http://127.0.0.1:{port}/?{guard.TOKEN}={token}"
+        print(said.format(url=url), flush=True)
         await leave.wait()
     finally:
         await runner.cleanup()
@@ -206,11 +214,13 @@ def run(config: Path, target: str | None, *, port: int, allow: bool, debug: bool
     """``stoker serve``; the exit status. Raises ConfigError."""
     argv = command(config, target, read_only=not allow, debug=debug)
     may = (
-        "It may change things: whoever can use this machine can open it."
+        "It may change things: whoever has this address can."
         if allow
         else "It only looks; --allow-actions lets it change things, too."
     )
-    said = f"The console is at {{url}} on this machine. {may} Ctrl-C ends it."
+    said = (
+        f"The console is at {{url}} on this machine, for who has the token. {may} Ctrl-C ends it."
+    )
     os.environ.pop("TEXTUAL_DRIVER", None)
     asyncio.run(serve(argv, bind(port), f"stoker {target or ''}".strip(), said))
     return 0

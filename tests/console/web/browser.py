@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import re
 import shutil
 import time
 from asyncio.subprocess import DEVNULL, Process
@@ -14,6 +15,8 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
+
+_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -32,13 +35,15 @@ async def eventually(true: Callable[[], object], seconds: float = 60) -> None:
 
 
 class Browser:
-    """One page. ``errors`` is what the page complained of."""
+    """One page. ``errors`` is what the page complained of, ``painted`` the newest of what came to
+    it over WebSockets, as text."""
 
     def __init__(self, program: str, profile: Path, size: tuple[int, int] = (1400, 900)) -> None:
         self.program = program
         self.profile = profile
         self.size = size
         self.errors: list[str] = []
+        self.painted = ""
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._process: Process | None = None
@@ -73,7 +78,7 @@ class Browser:
             pages[0]["webSocketDebuggerUrl"], max_msg_size=1 << 26
         )
         self._reader = asyncio.create_task(self._read())
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             await self.do(f"{domain}.enable")
         await self.do("Emulation.setFocusEmulationEnabled", enabled=True)
         return self
@@ -103,6 +108,11 @@ class Browser:
                 answer = self._answers.pop(told["id"], None)
                 if answer is not None and not answer.done():
                     answer.set_result(told)
+            elif told["method"] == "Network.webSocketFrameReceived":
+                frame = told["params"]["response"]
+                if frame["opcode"] == 2:
+                    text = base64.b64decode(frame["payloadData"]).decode("utf-8", "replace")
+                    self.painted = (self.painted + _CODES.sub("", text))[-200_000:]
             elif told["method"] == "Log.entryAdded":
                 entry = told["params"]["entry"]
                 if entry["level"] == "error":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ import aiohttp
 import psutil
 import pytest
 
+from console.lab import job
+from console.lab.lab import Lab, Options
 from tests.console.web.browser import Browser, eventually, found
 
 ROOT = Path(__file__).parents[3]
@@ -28,8 +31,19 @@ class Served:
     """A server that is up."""
 
     process: subprocess.Popen[str]
-    url: str
+    entry: str
+    """The printed address."""
     said: str
+
+    @property
+    def url(self) -> str:
+        """The same without the token."""
+        return self.entry.partition("?")[0]
+
+    @property
+    def token(self) -> str:
+        """The token."""
+        return self.entry.partition("?token=")[2]
 
     @property
     def port(self) -> int:
@@ -42,14 +56,14 @@ class Served:
         return [c for c in children if "console.cli" in c.cmdline()]
 
 
-def start(folder: Path, *more: str, targets: str = "") -> subprocess.Popen[str]:
-    """``stoker serve`` on a target without an agent, with preferences of its own."""
-    config = folder / "stoker.toml"
+def start(folder: Path, *more: str, config: Path | None = None) -> subprocess.Popen[str]:
+    """``stoker serve`` on a target without an agent, or on those of ``config``; with preferences
+    of its own."""
     python = sys.executable
-    (folder / "ws").mkdir(exist_ok=True)
-    config.write_text(
-        f'[targets.here]\nworkspace = "{folder}/ws"\nagent_python = "{python}"\n{targets}'
-    )
+    if config is None:
+        config = folder / "stoker.toml"
+        (folder / "ws").mkdir(exist_ok=True)
+        config.write_text(f'[targets.here]\nworkspace = "{folder}/ws"\nagent_python = "{python}"\n')
     home = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "conf")}
     return subprocess.Popen(
         [python, "-m", "console.cli", "serve", "--config", str(config), *more],
@@ -62,9 +76,9 @@ def start(folder: Path, *more: str, targets: str = "") -> subprocess.Popen[str]:
 
 
 @asynccontextmanager
-async def served(folder: Path, *more: str, targets: str = "") -> AsyncIterator[Served]:
+async def served(folder: Path, *more: str, config: Path | None = None) -> AsyncIterator[Served]:
     """Up on a free port, down at the end."""
-    process = await asyncio.to_thread(start, folder, "--port", "0", *more, targets=targets)
+    process = await asyncio.to_thread(start, folder, "--port", "0", *more, config=config)
     try:
         assert process.stdout is not None
         said = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 60)
@@ -78,6 +92,17 @@ async def served(folder: Path, *more: str, targets: str = "") -> AsyncIterator[S
         finally:
             process.kill()
             await asyncio.to_thread(process.wait)
+
+
+@asynccontextmanager
+async def visiting(one: Served) -> AsyncIterator[aiohttp.ClientSession]:
+    """A browser's session that has opened the printed address."""
+    jar = aiohttp.CookieJar(unsafe=True)  # it takes cookies of an address without a name
+    async with aiohttp.ClientSession(cookie_jar=jar) as http:
+        async with http.get(one.entry) as page:
+            assert page.status == 200
+            assert str(page.url) == one.url
+        yield http
 
 
 def live(one: Served, **headers: str) -> dict[str, str]:
@@ -112,7 +137,7 @@ def running_still(process: psutil.Process) -> bool:
 
 async def test_strangers_are_refused(tmp_path: Path) -> None:
     """A wrong Host or Origin gets a page of one line, on the WebSocket too, and no process."""
-    async with served(tmp_path) as one, aiohttp.ClientSession() as http:
+    async with served(tmp_path) as one, visiting(one) as http:
         async with http.get(one.url) as page:
             assert page.status == 200
             text = await page.text()
@@ -149,9 +174,40 @@ def _own() -> str:
     return addresses[0] if addresses else "127.0.0.2"
 
 
+async def test_without_the_token_nothing_is_given(tmp_path: Path) -> None:
+    """Another account of this machine has neither the printed address nor the cookie."""
+    async with served(tmp_path) as one:
+        wrong = {f"stoker-{one.port}": one.token[:-1]}
+        right = {f"stoker-{one.port}": one.token}
+        assert len(one.token) >= 32
+        async with aiohttp.ClientSession() as http:
+            for cookies in ({}, wrong, {"stoker-1": one.token}):
+                for path in ("", "?token=", "?token=é%ff", "static/js/textual.js", "own/focus.js"):
+                    async with http.get(one.url + path, cookies=cookies) as page:
+                        assert page.status == 403
+                        assert "`stoker serve` has printed" in await page.text()
+                given = "; ".join(f"{name}={value}" for name, value in cookies.items())
+                headers = live(one, **({"Cookie": given} if given else {}))
+                with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                    await http.ws_connect(one.url + "ws", headers=headers)
+                assert refused.value.status == 403
+            async with http.get(one.url + f"ws?token={one.token}", headers=live(one)) as page:
+                assert page.status == 403
+            assert one.consoles() == []
+            async with http.get(one.entry, allow_redirects=False) as page:
+                assert (page.status, page.headers["Location"]) == (303, "/")
+                given = page.headers["Set-Cookie"]
+                assert "HttpOnly" in given
+                assert "SameSite=Lax" in given
+            async with http.get(one.url, cookies=right) as page:
+                assert page.status == 200
+        async with served(tmp_path) as other:
+            assert other.token != one.token
+
+
 async def test_it_only_looks_unless_allowed_and_ends_with_its_tab(tmp_path: Path) -> None:
     """A changing key is refused; the process is gone once the socket is."""
-    async with served(tmp_path) as one, aiohttp.ClientSession() as http:
+    async with served(tmp_path) as one, visiting(one) as http:
         assert "only looks" in one.said
         async with http.ws_connect(one.url + "ws?width=100&height=30", headers=live(one)) as tab:
             await read_until(tab, "READ-ONLY")
@@ -171,7 +227,7 @@ async def test_it_only_looks_unless_allowed_and_ends_with_its_tab(tmp_path: Path
 
 async def test_with_actions_allowed(tmp_path: Path) -> None:
     """The same console without the mark."""
-    async with served(tmp_path, "--allow-actions") as one, aiohttp.ClientSession() as http:
+    async with served(tmp_path, "--allow-actions") as one, visiting(one) as http:
         assert "may change things" in one.said
         async with http.ws_connect(one.url + "ws", headers=live(one)) as tab:
             text = await read_until(tab, "not deployed")
@@ -183,7 +239,7 @@ async def test_with_actions_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 async def test_no_console_outlives_the_server(tmp_path: Path, way: signal.Signals) -> None:
     """However it ends."""
-    async with served(tmp_path) as one, aiohttp.ClientSession() as http:
+    async with served(tmp_path) as one, visiting(one) as http:
         async with http.ws_connect(one.url + "ws", headers=live(one)) as tab:
             await read_until(tab, "READ-ONLY")
             running = one.consoles()
@@ -221,26 +277,38 @@ def colours(png: bytes) -> int:
     return len(set(zlib.decompress(data)))
 
 
-async def test_a_real_browser_shows_it(tmp_path: Path) -> None:
-    """The page loads without a complaint, paints the console, and takes keys."""
+@pytest.mark.timeout(300)
+async def test_a_real_browser_shows_a_live_target(tmp_path: Path) -> None:
+    """The page loads without a complaint, paints what an agent tells, and takes keys."""
     program = found()
     if program is None:
         if os.environ.get("STOKER_CI"):
             pytest.fail("no Chromium: .ci/run installs one")
         pytest.skip("no Chromium on this machine: `apt install chromium`")
-    more = f'[targets.there]\nworkspace = "{tmp_path}/ws"\n'
-    profile = tmp_path / "profile"
-    async with served(tmp_path, targets=more) as one, Browser(program, profile) as browser:
-        await browser.open(one.url)
-        await browser.until("document.querySelector('.starting') !== null")
-        await browser.until("document.body.classList.contains('-first-byte')")
-        await asyncio.sleep(2)
-        picture = await browser.picture()
-        assert colours(picture) > 100
-        assert browser.errors == []
-        (tmp_path / "picture.png").write_bytes(picture)
-        running = one.consoles()
-        assert len(running) == 1
-        await browser.key("q")  # without a click first
-        await browser.until("document.body.classList.contains('-closed')")
-        await gone(running)
+    options = Options(gpus=2, count=20_000, speed=60.0, folder=tmp_path / "lab", s3=False)
+    async with Lab(options) as lab:
+        await job.begin(lab, lambda _: None)
+        await job.start(lab, lambda _: None)
+        profile = tmp_path / "profile"
+        async with (
+            served(tmp_path, config=lab.toml) as one,
+            Browser(program, profile) as browser,
+        ):
+            await browser.open(one.entry)
+            await browser.until("document.querySelector('.starting') !== null")
+            assert await browser.value("location.search") == ""
+            await browser.until("document.body.classList.contains('-first-byte')")
+            await eventually(lambda: "SIMULATED HARDWARE" in browser.painted)
+            await eventually(lambda: "tok/s per GPU" in browser.painted)
+            await eventually(lambda: re.search(r"3\d/37 ", browser.painted))
+            picture = await browser.picture()
+            assert colours(picture) > 100
+            assert browser.errors == []
+            (tmp_path / "picture.png").write_bytes(picture)
+            running = one.consoles()
+            assert len(running) == 1
+            await browser.key("l")  # without a click first
+            await eventually(lambda: "Decode batch" in browser.painted)
+            await browser.key("q")
+            await browser.until("document.body.classList.contains('-closed')")
+            await gone(running)
