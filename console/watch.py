@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from console import model
 from console.feed import Connect, Feed, FeedError
@@ -31,6 +31,9 @@ from remote.protocol import (
     Subscribe,
 )
 
+if TYPE_CHECKING:
+    from console.config import Target
+
 
 @dataclass(frozen=True)
 class Source:
@@ -40,6 +43,8 @@ class Source:
     name: str
     connect: Connect
     read_only: bool = False
+    target: Target | None = None
+    """Of stoker.toml, where it is one."""
 
 
 BOOK_S = 180.0
@@ -61,6 +66,7 @@ class Watch:
     ) -> None:
         self.name = source.name
         self.read_only = source.read_only
+        self.target = source.target
         self.state = State()
         self.lookback = Lookback(self._ask_past, lambda: self.state.time or time.time())
         self.seen = seen
