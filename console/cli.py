@@ -159,6 +159,7 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     rollback = verb("rollback", _rollback, "back to the previous config epoch")
     rollback.add_argument("--epoch", type=int, metavar="ID", help="to this one instead")
     rollback.add_argument("--strategy", choices=["rolling", "all"], default="rolling")
+    rollback.add_argument("--dry-run", action="store_true", help="show the plan, change nothing")
     _add_interruption(rollback)
     confirm = verb("confirm", _confirm, "keep the new flags of the swap under way")
     confirm.add_argument("--back", action="store_true", help="take them back instead")
@@ -312,46 +313,46 @@ def _console(options: argparse.Namespace) -> int:
 
 def _lab(options: argparse.Namespace) -> int:
     from console.lab.lab import command
-    from console.verbs import flags
+    from console.verbs.fleet import flags
 
     options.flags = flags(options.set)
     return int(command(options))
 
 
 def _status(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import looking
 
-    return _go(verbs.status(_target(options), as_json=options.json))
+    return _go(looking.status(_target(options), as_json=options.json))
 
 
 def _deploy(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import container
 
-    return _go(verbs.deploy(_target(options)))
+    return _go(container.deploy(_target(options)))
 
 
 def _up(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import fleet
 
     target = _target(options, "gpu")
-    return _go(verbs.up(target, _gpus(options), wait=not options.no_wait))
+    return _go(fleet.up(target, _gpus(options), wait=not options.no_wait))
 
 
 def _down(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import fleet
 
     target = _target(options, "gpu")
-    return _go(verbs.down(target, _gpus(options), yes=options.yes))
+    return _go(fleet.down(target, _gpus(options), yes=options.yes))
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import fleet
 
     target = _target(options, "gpu", "set", "unset")
     return _go(
-        verbs.restart(
+        fleet.restart(
             target,
-            verbs.flags(options.set),
+            fleet.flags(options.set),
             [name.lstrip("-").replace("_", "-") for name in options.unset],
             options.strategy,
             _gpus(options),
@@ -366,33 +367,35 @@ def _restart(options: argparse.Namespace) -> int:
 
 
 def _rollback(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import fleet
 
     target = _target(options)
     return _go(
-        verbs.rollback(
+        fleet.rollback(
             target,
             options.epoch,
             options.strategy,
             in_flight=options.in_flight,
             at_once=options.at_once,
+            dry_run=options.dry_run,
             yes=options.yes,
+            as_json=options.json,
         )
     )
 
 
 def _confirm(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import fleet
 
-    return _go(verbs.confirm(_target(options), back=options.back, yes=options.yes))
+    return _go(fleet.confirm(_target(options), back=options.back, yes=options.yes))
 
 
 def _run(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import run
 
     target = _target(options)
     if options.do == "start":
-        start = verbs.run_start(
+        start = run.run_start(
             target,
             options.prompts,
             extend=options.extend,
@@ -400,17 +403,17 @@ def _run(options: argparse.Namespace) -> int:
         )
         return _go(start)
     if options.do == "retry-failed":
-        return _go(verbs.retry_failed(target, set_aside=options.set_aside))
+        return _go(run.retry_failed(target, set_aside=options.set_aside))
     do = "drain" if options.do == "stop" else options.do
     more = {k: v for k in ("seal", "concurrency") if (v := getattr(options, k, None)) is not None}
-    return _go(verbs.run_control(target, do, **more))
+    return _go(run.run_control(target, do, **more))
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from console import verbs
+    from console.verbs import looking
 
     return _go(
-        verbs.logs(
+        looking.logs(
             _target(options),
             options.server,
             count=options.n,
@@ -428,7 +431,7 @@ def _prepare(options: argparse.Namespace) -> int:
         return command.dispatch(options.parser, options)
     if options.recipe is None:
         raise UsageError("--on: a recipe is needed")
-    from console import verbs
+    from console.verbs import container
 
     target = _settings(options).target(options.on)
     words = ["-o", str(options.output), "--base", str(options.base or ".")]
@@ -437,7 +440,7 @@ def _prepare(options: argparse.Namespace) -> int:
     for name in ("workers", "after", "check"):
         value = getattr(options, name)
         words += [f"--{name}", str(value)] if value is not None else []
-    return _go(verbs.prepare_on(target, Path(options.recipe), words))
+    return _go(container.prepare_on(target, Path(options.recipe), words))
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -478,9 +481,9 @@ def _advise(options: argparse.Namespace) -> int:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{options.snapshot}: not a snapshot: {error}") from None
     else:
-        from console import verbs
+        from console.verbs import looking
 
-        seen = msgspec.convert(asyncio.run(verbs.observed(_target(options))), advise.Observed)
+        seen = msgspec.convert(asyncio.run(looking.observed(_target(options))), advise.Observed)
     advice = advise.advise(seen)
     print(msgspec.json.encode(advice).decode() if options.json else "\n".join(advise.lines(advice)))
     return 0

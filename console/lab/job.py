@@ -9,7 +9,7 @@ from console.link.deploy import deploy
 from console.link.errors import LinkError
 from console.link.push import push_file
 from console.session import session
-from console.verbs import wait_up
+from console.verbs.fleet import wait_up
 from remote.protocol import Done, RunStart, Up
 
 

@@ -11,7 +11,10 @@ import pytest
 
 from console.cli import main, parse
 from console.config import Target, load
-from console.verbs import VerbError, check_prompts, flag_value, flags, say
+from console.verbs.common import VerbError, say
+from console.verbs.fleet import flag_value, flags, plan_lines
+from console.verbs.run import check_prompts
+from remote.protocol import Plan, Predicted, ServerInfo
 
 TOML = """
 [targets.a]
@@ -166,3 +169,38 @@ def test_as_a_command() -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert "RUN_DIR" in run.stderr
+
+
+def _infos(*slots: int | None) -> list[ServerInfo]:
+    return [
+        ServerInfo(gpu, 30_000 + gpu, max_running=n, kv_tokens=483_922, max_mamba=185)
+        for gpu, n in enumerate(slots)
+    ]
+
+
+def test_a_plan_is_shown_beside_what_runs_now() -> None:
+    plan = Plan(
+        None,
+        diff=["mamba-ssm-dtype float32 → bfloat16"],
+        predicted_max_running=72,
+        predicted=Predicted(490_000, 363, 55.4, 7.31, "state slots"),
+        costs=["8 servers × 60 s"],
+        warnings=["one thing"],
+    )
+    assert plan_lines(plan, _infos(37, 37, None)) == [
+        "mamba-ssm-dtype float32 → bfloat16",
+        "predicted: 37 → 72 running requests a server, bound by state slots",
+        "predicted: 483,922 → 490,000 KV tokens, 185 → 363 state slots",
+        "predicted: 55.4 GiB of pools, 7.3 GiB left for graphs and activations",
+        "cost: 8 servers × 60 s",
+        "warning: one thing",
+    ]
+    assert plan_lines(plan, _infos(37, 41))[1].startswith("predicted: 37–41 → 72 running")
+    assert plan_lines(plan, [])[1].startswith("predicted: 72 running")
+    dense = Plan(None, predicted_max_running=9, predicted=Predicted(1000))
+    assert plan_lines(dense, [])[1:] == [
+        "predicted: 9 running requests a server",
+        "predicted: 1,000 KV tokens",
+        "predicted: 0.0 GiB of pools, 0.0 GiB left for graphs and activations",
+    ]
+    assert plan_lines(Plan(None), []) == ["no flag changes: a plain restart"]

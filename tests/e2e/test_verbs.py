@@ -63,6 +63,10 @@ async def test_the_verbs(tmp_path: Path) -> None:
         )
         assert plan["predicted_max_running"] == 62
         assert any("no_buffer" in line for line in plan["diff"])
+        said = await stoker("restart", "--set", "mamba-scheduler-strategy=no_buffer", "--dry-run")
+        assert "predicted: 37 → 62 running requests a server, bound by state slots" in said
+        assert " KV tokens, 186 → 186 state slots" in said
+        assert " GiB of pools, " in said
         said = await stoker("restart", "--set", "mem-fraction-statc=0.9", "--dry-run", status=2)
         assert "mem-fraction-static" in said
         said = await stoker("restart", "--set", "mem-fraction-static=0.9", status=2)
@@ -96,7 +100,13 @@ async def test_the_verbs(tmp_path: Path) -> None:
         said = await stoker("restart", "--set", "mem-fraction-static=0.9", "--yes", "--gpu", "1")
         assert "swap done" in said
         assert watch.state.infos[1].max_running == 43
-        assert "swap done" in await stoker("rollback", "--yes", timeout=120)
+        said = await stoker("rollback", "--dry-run")
+        assert said.startswith("mem-fraction-static 0.90 → 0.85")
+        assert "cost: " in said
+        assert "--yes" in await stoker("rollback", status=2)
+        assert watch.state.infos[1].max_running == 43
+        said = await stoker("rollback", "--yes", timeout=120)
+        assert said.index("mem-fraction-static 0.90 → 0.85") < said.index("swap done")
         await watch.until(lambda s: s.infos[1].max_running == 37, 20, "37 slots again")
         await stoker("run", "stop")
         await watch.until(lambda s: not s.run.alive, 60, "the run's end")

@@ -19,7 +19,7 @@ from console.lab.sim.settings import SimSettings
 from console.link.deploy import deploy
 from console.link.push import push_file
 from console.session import Session, session
-from console.verbs import wait_up
+from console.verbs.fleet import wait_up
 from remote import verify
 from remote.protocol import Plan, Restart, RunStart, Up
 from tests.lxc.conftest import must_have

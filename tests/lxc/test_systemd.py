@@ -20,7 +20,7 @@ from console.lab.sim import model
 from console.lab.sim.settings import SimSettings
 from console.link.deploy import deploy
 from console.session import Session, session
-from console.verbs import wait_up
+from console.verbs.fleet import wait_up
 from remote import unit
 from remote.protocol import FleetSpec, RunSpec, RunStart, TargetSpec, Up
 from tests.lxc.conftest import must_have

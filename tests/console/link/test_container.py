@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from console import verbs
 from console.config import Hop, Target
 from console.lab import host
 from console.lab.container import Container
@@ -20,6 +19,8 @@ from console.link import client as clients
 from console.link import place
 from console.link.deploy import deploy
 from console.link.errors import LinkError
+from console.verbs.common import VerbError
+from console.verbs.container import prepare_on
 from remote.protocol import Get, Snapshot, Subscribe, TargetSpec
 from tests.console.link.conftest import until, watching
 from tests.remote.prepare import synthetic
@@ -138,22 +139,22 @@ async def test_prompts_are_prepared_in_the_container(
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[[sources]]\nname = "a"\npath = "a.jsonl"\n')
     options = ["-o", "out.jsonl", "--base", ".", "--workers", "1"]
-    assert await verbs.prepare_on(target, recipe, [*options, "--json"]) == 0
+    assert await prepare_on(target, recipe, [*options, "--json"]) == 0
     shown = capsys.readouterr()
     document = json.loads(shown.out)  # and nothing else
     lines = (container.workspace / "out.jsonl").read_text().splitlines()
     assert document["output"]["lines"] == len(lines) > 0
     assert "pushed" in shown.err
-    assert await verbs.prepare_on(target, recipe, options) == 0
+    assert await prepare_on(target, recipe, options) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert "current" in first
     assert last
     recipe.write_text("[[sources]]\nnam = 1\n")
-    assert await verbs.prepare_on(target, recipe, [*options, "--json"]) == 2
+    assert await prepare_on(target, recipe, [*options, "--json"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("prepare: ")) == ("", 1)
-    with pytest.raises(verbs.VerbError, match="read-only"):
-        await verbs.prepare_on(dataclasses.replace(target, read_only=True), recipe, options)
+    with pytest.raises(VerbError, match="read-only"):
+        await prepare_on(dataclasses.replace(target, read_only=True), recipe, options)
 
 
 async def test_noise_of_a_login_shell_does_no_harm(target: Target, container: Container) -> None:

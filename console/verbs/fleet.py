@@ -1,0 +1,292 @@
+"""Verbs that start, stop and swap servers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from console.config import Target
+from console.link.client import LinkError
+from console.session import Session, session
+from console.verbs.common import VerbError, ask, say, simple, watched
+from remote.protocol import (
+    Decide,
+    Done,
+    Down,
+    Flags,
+    FlagValue,
+    InFlight,
+    Plan,
+    Restart,
+    Rollback,
+    ServerInfo,
+    Up,
+)
+
+
+def flag_value(text: str) -> FlagValue:
+    """``true``, ``false``, a number, or the text; several words are a list of such."""
+
+    def scalar(word: str) -> int | float | str:
+        for kind in (int, float):
+            try:
+                number = kind(word)
+            except ValueError:
+                continue
+            if math.isfinite(number):  # JSON has no other numbers
+                return number
+        return word
+
+    if text in ("true", "false"):
+        return text == "true"
+    if " " in text and not text.startswith(("{", "[")):
+        return [scalar(word) for word in text.split()]
+    return scalar(text)
+
+
+def flags(pairs: list[str]) -> Flags:
+    """``--set FLAG=VALUE`` options as flags; dashes in front are allowed."""
+    found: Flags = {}
+    for pair in pairs:
+        name, sign, value = pair.lstrip("-").partition("=")
+        if not name:
+            raise VerbError(f"--set {pair}: FLAG=VALUE is needed")
+        found[name.replace("_", "-")] = flag_value(value) if sign else True
+    return found
+
+
+async def up(target: Target, gpus: list[int] | None, *, wait: bool) -> int:
+    """``stoker up``: start servers, and by default wait until each is ready or has failed."""
+    async with session(target) as here:
+        await watched(here)
+        done = await here.call(Up(spec=target.spec, gpus=gpus), timeout=60)
+        assert isinstance(done, Done)
+        say(done.text or "starting")
+        return await wait_up(here, gpus) if wait else 0
+
+
+async def wait_up(here: Session, gpus: list[int] | None) -> int:
+    """Until every wanted server is ready (0) or one has failed (1)."""
+    wanted = range(here.target.spec.fleet.gpus) if gpus is None else gpus
+    since = time.monotonic()
+
+    def settled() -> int | None:
+        servers = [here.state.servers[g] for g in wanted if g in here.state.servers]
+        # The snapshots of the first seconds may be older than the start.
+        if len(servers) < len(wanted) or time.monotonic() - since < 2:
+            return None
+        states = [s.state for s in servers]
+        if all(state == "ready" for state in states):
+            return 0
+        # A stopped one with something to say is about to start.
+        if any(s.state == "stopped" and s.phase for s in servers):
+            return None
+        if all(state in ("ready", "failed", "stopped", "foreign") for state in states):
+            return 1
+        return None
+
+    status = await here.until(settled)
+    for gpu in wanted:
+        server = here.state.servers[gpu]
+        if server.state != "ready":
+            cause = server.cause or _last_error(here) or f"see its log: stoker logs {gpu}"
+            say(f"gpu {gpu}: {server.state}: {cause}")
+    return status
+
+
+def _gave_up(here: Session) -> bool:
+    """Whether the agent ended what is under way with an error, where events are followed."""
+    return any(event.kind == "action.failed" for event in here.state.events)
+
+
+def _last_error(here: Session) -> str:
+    """The newest thing that went wrong, where events are followed."""
+    errors = [event.text for event in here.state.events if event.level == "error"]
+    return errors[-1] if errors else ""
+
+
+async def down(target: Target, gpus: list[int] | None, *, yes: bool) -> int:
+    """``stoker down``: stop servers; the run continues elsewhere what they had under way."""
+    which = "all servers" if gpus is None else f"GPU {', '.join(map(str, gpus))}"
+    ask(f"Stop {which} of {target.name}?", yes=yes)
+    async with session(target) as here:
+        await watched(here)
+        done = await here.call(Down(gpus=gpus), timeout=60)
+        assert isinstance(done, Done)
+        say(done.text or "stopping")
+        wanted = range(target.spec.fleet.gpus) if gpus is None else gpus
+
+        def ended() -> int | None:
+            states = [s.state for g, s in here.state.servers.items() if g in wanted]
+            if all(s in ("stopped", "failed", "foreign") for s in states):
+                return 0
+            return 1 if _gave_up(here) else None
+
+        return await here.until(ended)
+
+
+async def restart(
+    target: Target,
+    set_flags: Flags,
+    unset_flags: list[str],
+    strategy: Any,
+    gpus: list[int] | None,
+    *,
+    in_flight: InFlight,
+    at_once: int,
+    confirm_within: float | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """``stoker restart``: show the plan, ask, and follow the swap to its end."""
+
+    def request(*, dry: bool, take_over: list[int]) -> Restart:
+        return Restart(
+            spec=target.spec,
+            set_flags=set_flags,
+            unset_flags=unset_flags,
+            strategy=strategy,
+            gpus=gpus,
+            in_flight=in_flight,
+            at_once=at_once,
+            confirm_within_min=confirm_within,
+            take_over=take_over,
+            dry_run=dry,
+        )
+
+    async with session(target) as here:
+        try:
+            plan = await _show(here, request(dry=True, take_over=[]), as_json=as_json and dry_run)
+        except LinkError as error:
+            if error.kind == "refused" and (set_flags or unset_flags):
+                raise VerbError(str(error)) from None
+            raise
+    if dry_run:
+        return 0
+    # Without a link meanwhile: whoever is asked may take long, and the bridge leaves a silent one.
+    ending = f", ending {len(plan.take_over)} not started by Stoker" if plan.take_over else ""
+    ask(f"Restart {_which(target, gpus)} ({strategy}, {in_flight}){ending}?", yes=yes)
+    async with session(target) as here:
+        return await _swap(here, request(dry=False, take_over=plan.take_over))
+
+
+async def rollback(
+    target: Target,
+    epoch: int | None,
+    strategy: Any,
+    *,
+    in_flight: InFlight,
+    at_once: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """``stoker rollback``: show the plan, ask, and follow the swap back to an earlier epoch."""
+
+    def request(*, dry: bool) -> Rollback:
+        return Rollback(
+            spec=target.spec,
+            epoch=epoch,
+            strategy=strategy,
+            in_flight=in_flight,
+            at_once=at_once,
+            dry_run=dry,
+        )
+
+    async with session(target) as here:
+        await _show(here, request(dry=True), as_json=as_json and dry_run)
+    if dry_run:
+        return 0
+    which = f"{_which(target, None)} back to {_epoch(epoch)} ({strategy}, {in_flight})"
+    ask(f"Roll {which}?", yes=yes)
+    async with session(target) as here:
+        return await _swap(here, request(dry=False))
+
+
+async def confirm(target: Target, *, back: bool, yes: bool) -> int:
+    """``stoker confirm``: keep the new flags of the swap under way, or take them back."""
+    what = "Take the new flags back" if back else "Keep the new flags"
+    ask(f"{what} on {target.name}?", yes=yes)
+    return await simple(target, Decide(keep=not back))
+
+
+def _which(target: Target, gpus: list[int] | None) -> str:
+    if gpus is None:
+        return f"all {target.spec.fleet.gpus} servers of {target.name}"
+    return f"GPU {', '.join(map(str, gpus))} of {target.name}"
+
+
+def _epoch(epoch: int | None) -> str:
+    return "the previous flags" if epoch is None else f"epoch {epoch}"
+
+
+async def _show(here: Session, request: Restart | Rollback, *, as_json: bool) -> Plan:
+    """What the request would do, printed beside what runs now; nothing is done."""
+    plan = await here.call(request, timeout=180)
+    assert isinstance(plan, Plan)
+    if as_json:
+        print(msgspec.json.encode(plan).decode())
+        return plan
+    gpus = plan.swap.gpus if plan.swap is not None else []
+    if plan.predicted_max_running is not None:
+        await here.follow()
+    for line in plan_lines(plan, [i for g, i in here.state.infos.items() if g in gpus]):
+        say(line)
+    return plan
+
+
+def plan_lines(plan: Plan, now: Sequence[ServerInfo]) -> list[str]:
+    """A plan for people: the difference, the prediction beside what the servers of ``now`` have,
+    the costs, the warnings."""
+    lines = list(plan.diff) or ["no flag changes: a plain restart"]
+    lines += _predicted(plan, now)
+    lines += [f"cost: {cost}" for cost in plan.costs]
+    return lines + [f"warning: {warning}" for warning in plan.warnings]
+
+
+def _predicted(plan: Plan, now: Sequence[ServerInfo]) -> list[str]:
+    if plan.predicted_max_running is None:
+        return []
+    told = plan.predicted
+    slots = _beside([i.max_running for i in now], plan.predicted_max_running)
+    bound = f", bound by {told.bound_by}" if told is not None and told.bound_by else ""
+    lines = [f"predicted: {slots} running requests a server{bound}"]
+    if told is None:
+        return lines
+    lines.append(f"predicted: {_beside([i.kv_tokens for i in now], told.kv_tokens)} KV tokens")
+    if told.max_mamba is not None:
+        lines[-1] += f", {_beside([i.max_mamba for i in now], told.max_mamba)} state slots"
+    left = f"{told.left_gib:.1f} GiB left for graphs and activations"
+    return [*lines, f"predicted: {told.pools_gib:.1f} GiB of pools, {left}"]
+
+
+def _beside(now: Sequence[int | None], then: int) -> str:
+    """``37 → 72``; servers that differ now as ``37–41 → 72``, nothing before where none is up."""
+    known = sorted({value for value in now if value})
+    span = "–".join(f"{value:,}" for value in dict.fromkeys([*known[:1], *known[-1:]]))
+    return f"{span} → {then:,}" if span else f"{then:,}"
+
+
+async def _swap(here: Session, request: Restart | Rollback) -> int:
+    """Begin a swap and follow it; 0 when it is done, 1 when it failed or was rolled back."""
+    await watched(here)
+    plan = await here.call(request, timeout=180)
+    assert isinstance(plan, Plan)
+    if plan.swap is None:
+        say("nothing to do")
+        return 0
+    number = plan.swap.id
+
+    def ended() -> int | None:
+        swap = here.state.swap
+        if swap is not None and swap.id == number and swap.state != "doing":
+            say(f"swap {swap.state}: {swap.text}")
+            return 0 if swap.state == "done" else 1
+        return 1 if _gave_up(here) else None
+
+    return await here.until(ended)
