@@ -2,39 +2,27 @@
 
 The checks are few and cheap; each outcome is one that trainers must be able to tell apart:
 cut at ``max_tokens`` (``length``), one phrase over and over (``looped``), nothing that answers
-(``empty``), a call that no tool could take (``bad_tool_call``).
+(``empty``), a call that no tool of the prompt could take (``bad_tool_call``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
-
-import msgspec
 from msgspec import Raw, Struct
 
 from remote.generate.records import Outcome, Usage
+from remote.generate.toolcalls import good_calls
 
 KEPT: frozenset[str] = frozenset({"ok", "length"})
 """Outcomes that go into a batch by default."""
 
+THINK, THOUGHT = "<think>", "</think>"
+"""Around the thoughts of most models; a server with a reasoning parser takes them out."""
+
+_CALL_MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]")
 _TAIL = 8192
 _NEEDLE = 24
 _REPEATS = 8
 _REPEATED = 400
-
-
-class Function(Struct):
-    """The function of a tool call; engines send ``arguments`` as JSON text."""
-
-    name: str | None = None
-    arguments: Any = None
-
-
-class ToolCall(Struct):
-    """One tool call of an answer."""
-
-    function: Function | None = None
 
 
 class Answer(Struct):
@@ -48,59 +36,49 @@ class Answer(Struct):
     model: str
 
 
-_calls = msgspec.json.Decoder(list[ToolCall]).decode
-
-
-class _ToolFunction(Struct):
-    name: str = ""
-
-
-class _Tool(Struct):
-    function: _ToolFunction | None = None
-
-
-_tools = msgspec.json.Decoder(list[_Tool]).decode
-
-
-def tool_names(tools: Raw | None) -> frozenset[str]:
-    """Names of the tools that a prompt offers."""
-    if tools is None:
-        return frozenset()
-    return frozenset(tool.function.name for tool in _tools(tools) if tool.function)
-
-
-def judge(answer: Answer, tools: Collection[str]) -> Outcome:
-    """The outcome of one answer; ``tools`` are the names that the prompt offered."""
+def judge(answer: Answer, tools: Raw | None) -> Outcome:
+    """The outcome of one answer; ``tools`` are those that the prompt offered."""
     content = answer.content or ""
-    calls = answer.tool_calls
     if loops(content or (answer.reasoning or "")):
         return "looped"
-    if calls is not None:
-        return _judge_calls(calls, tools, answer.finish_reason)
-    if tools and "<tool_call>" in content:
+    cut = answer.finish_reason == "length"
+    if answer.tool_calls is not None:
+        if not good_calls(answer.tool_calls, tools):
+            return "bad_tool_call"
+        return "length" if cut else "ok"
+    if answer.finish_reason == "tool_calls":
+        return "bad_tool_call"  # the engine saw one and has lost it
+    if tools is not None and any(mark in content for mark in _CALL_MARKS):
         return "bad_tool_call"  # the engine's parser did not recognise the call
-    if answer.finish_reason == "length" and (content.strip() or answer.reasoning):
+    if cut and (content.strip() or answer.reasoning):
         return "length"
-    return "ok" if content.strip() else "empty"
+    return "ok" if _spoken(answer).strip() else "empty"
 
 
-def _judge_calls(raw: Raw, tools: Collection[str], finish_reason: str | None) -> Outcome:
-    try:
-        calls = _calls(raw)
-    except msgspec.DecodeError:
-        return "bad_tool_call"
-    for call in calls:
-        if call.function is None or call.function.name not in tools:
-            return "bad_tool_call"
-        arguments = call.function.arguments
-        if isinstance(arguments, str):
-            try:
-                arguments = msgspec.json.decode(arguments)
-            except msgspec.DecodeError:
-                return "bad_tool_call"
-        if not isinstance(arguments, dict):
-            return "bad_tool_call"
-    return "length" if finish_reason == "length" else "ok"
+def thinks_aloud(answer: Answer) -> bool:
+    """Whether the server left thoughts in the answer's text, marks and all."""
+    content = answer.content or ""
+    if content.lstrip().startswith((THINK, THOUGHT)):
+        return True
+    return not answer.reasoning and THOUGHT in content
+
+
+def thoughts(answer: Answer) -> str:
+    """What it thought, wherever the server put it."""
+    if not thinks_aloud(answer):
+        return (answer.reasoning or "").strip()
+    before, mark, after = (answer.content or "").rpartition(THOUGHT)
+    left = before if mark else after
+    return f"{answer.reasoning or ''}{left}".replace(THINK, "").replace(THOUGHT, "").strip()
+
+
+def _spoken(answer: Answer) -> str:
+    """What is said besides the thoughts that the server may have left in the text."""
+    content = answer.content or ""
+    if not thinks_aloud(answer):
+        return content
+    _, mark, after = content.rpartition(THOUGHT)
+    return after if mark else ""
 
 
 def loops(text: str) -> bool:
