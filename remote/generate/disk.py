@@ -6,6 +6,7 @@ can write down every call and replay each prefix of them as a crash would leave 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -28,6 +29,13 @@ class DiskBrokenError(Exception):
 def is_full(error: OSError) -> bool:
     """Whether the error means that space (or quota, or the size limit) has run out."""
     return error.errno in _FULL
+
+
+def trouble(path: Path, error: OSError) -> DiskFullError | DiskBrokenError:
+    """What a call that creates, renames or removes a file failed with: it may be tried again where
+    only space is missing."""
+    kind = DiskFullError if is_full(error) else DiskBrokenError
+    return kind(f"{path.name}: {error.strerror}")
 
 
 class Disk:
@@ -71,24 +79,29 @@ class Disk:
         :raises DiskFullError: the old content is still there.
         """
         temporary = path.with_name(f".{path.name.lstrip('.')}.tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self.created(temporary)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self.write(fd, temporary, rest) :]
-            if durable:
-                self.sync(fd, temporary)
+            self._fill(temporary, data, durable=durable)
+            self.rename(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             if is_full(error):
-                raise DiskFullError(str(error)) from error
+                raise DiskFullError(f"{path.name}: {error.strerror}") from error
             raise
-        finally:
-            os.close(fd)
-        self.rename(temporary, path)
         if durable:
             self.sync_folder(path.parent)
+
+    def _fill(self, path: Path, data: bytes, *, durable: bool) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self.created(path)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self.write(fd, path, rest) :]
+            if durable:
+                self.sync(fd, path)
+        finally:
+            os.close(fd)
 
     def created(self, path: Path) -> None:
         """Called when a temporary file has been made empty."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from remote.generate import layout
-from remote.generate.disk import Appender, Disk, DiskBrokenError, DiskFullError, is_full
+from remote.generate import layout, sides
+from remote.generate.disk import Appender, Disk, DiskBrokenError, DiskFullError, trouble
 from remote.generate.records import Batch, Seen, SourceSums, deltas, line
 
 Kind: TypeAlias = Literal["batch", "failed", "set_aside", "pending"]
@@ -142,6 +142,9 @@ class Ledger:
         self._unacked: list[Entry] = []
         self._unindexed = list(books.unindexed)
         self._unlisted = list(books.unlisted)
+        self._aside: dict[Kind, list[sides.Entry]] = {"failed": [], "set_aside": []}
+        """Durable entries that are not yet in their file's index."""
+        self._indexes: dict[Kind, Appender] = {}
         self._seal_short = False
         self._open: Appender | None = None
         if books.tally.records:
@@ -202,10 +205,12 @@ class Ledger:
         for entry in group:
             lines.setdefault(entry.kind, []).append(entry.line)
         touched: list[Appender] = []
+        ends: dict[Kind, int] = {}
         try:
             for kind, parts in lines.items():
                 file = self._file(kind)
                 touched.append(file)
+                ends[kind] = file.size
                 file.append(b"".join(parts))
         except DiskFullError:
             for file in touched:
@@ -215,6 +220,10 @@ class Ledger:
             file.sync()
         for entry in group:
             self._todo.popleft()
+            if entry.kind in self._aside:
+                ends[entry.kind] += len(entry.line)
+                outcome = entry.seen.outcome if entry.seen is not None else entry.kind
+                self._aside[entry.kind].append((entry.index, outcome, ends[entry.kind]))
             if entry.kind == "batch":
                 assert entry.seen is not None
                 self.books.tally.add(entry.seen, entry.line)
@@ -238,8 +247,7 @@ class Ledger:
         try:
             file = Appender(self._disk, path)
         except OSError as error:
-            trouble = DiskFullError if is_full(error) else DiskBrokenError
-            raise trouble(f"{path.name}: {error.strerror}") from error
+            raise trouble(path, error) from error
         try:
             self._disk.sync_folder(self.folder)
         except OSError as error:
@@ -254,6 +262,13 @@ class Ledger:
             self._unindexed.clear()
         self.acked.extend(self._unacked)
         self._unacked.clear()
+        for kind, entries in self._aside.items():
+            if entries:
+                if kind not in self._indexes:
+                    self._indexes[kind] = self._create(sides.path_of(self.folder / _FILES[kind]))
+                self._indexes[kind].append(sides.encode(entries))
+                self._indexes[kind].keep()
+                entries.clear()
         if self.books.tally.records >= layout.BATCH:
             self._seal()
         while self._unlisted:
@@ -274,6 +289,9 @@ class Ledger:
             raise DiskBrokenError(f"{final.name}: exists already, though nothing here made it")
         try:
             self._disk.rename(self._open.path, final)
+        except OSError as error:
+            raise trouble(final, error) from error
+        try:
             self._disk.sync_folder(self.folder)
         except OSError as error:
             raise DiskBrokenError(f"{final.name}: {error.strerror}") from error
@@ -285,7 +303,11 @@ class Ledger:
 
     def delete_local(self, batch: Batch) -> None:
         """Delete a batch whose line in the manifest says so already: it stays done."""
-        self._disk.unlink(self.folder / batch.name)
+        path = self.folder / batch.name
+        try:
+            self._disk.unlink(path)  # needs space, too, where old blocks are never overwritten
+        except OSError as error:
+            raise trouble(path, error) from error
         self._disk.sync_folder(self.folder)
 
     def replace_pending(self, lines: list[bytes]) -> None:
@@ -296,7 +318,8 @@ class Ledger:
 
     def close(self) -> None:
         """Let go of the files."""
-        for file in (self._open, self._done, self._manifest, *self._others.values()):
+        files = (*self._others.values(), *self._indexes.values())
+        for file in (self._open, self._done, self._manifest, *files):
             if file is not None:
                 file.close()
 

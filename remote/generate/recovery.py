@@ -7,31 +7,24 @@ and the side files are parsed. What cannot be explained by a crash is refused wi
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from pathlib import Path
-from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from remote.generate import layout
-from remote.generate.disk import Disk, DiskFullError
+from remote.generate import layout, sides
+from remote.generate.disk import Disk, DiskFullError, is_full
+from remote.generate.donelist import DoneList
 from remote.generate.ledger import Books, Tally
 from remote.generate.lock import RunLock
+from remote.generate.mending import Mender, RecoveryError, split
 from remote.generate.records import SCHEMA, Batch, Pending, RunFile, Seen, coded, undelta
-
-T = TypeVar("T")
 
 TODO, TAKEN, DONE, FAILED, ASIDE = range(5)
 """States of a prompt, one byte each. ``TAKEN`` is this process's own: in flight or waiting."""
-
-
-class RecoveryError(Exception):
-    """The directory holds what no crash leaves: file, line and what to do, in one line."""
 
 
 @dataclass
@@ -66,11 +59,10 @@ _only_index = msgspec.json.Decoder(_Index).decode
 _batch = msgspec.json.Decoder(Batch).decode
 _side = msgspec.json.Decoder(_Side).decode
 _pending = msgspec.json.Decoder(Pending).decode
-_indices = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]]).decode
+_DOUBLES = 20
+"""Of more lines that stand twice only the number is told."""
 _STROKES = [b"", *(bytes(step - 1) + bytes((DONE,)) for step in range(1, 256))]
 """How far a batch's next prompt is → the states from behind the one before up to it."""
-_INDEX = re.compile(rb'^\{\s*"index"\s*:\s*(\d+)', re.MULTILINE)
-_MARK = re.compile(rb"[^\0]")
 
 
 def read_run_file(folder: Path) -> RunFile | None:
@@ -107,7 +99,8 @@ def recover(folder: Path, total: int, *, adopted: bool, disk: Disk | None = None
     except DiskFullError as error:
         raise RecoveryError(f"{folder}: disk full while mending ({error}); make room") from None
     except OSError as error:
-        raise RecoveryError(f"{error.filename or folder}: {error.strerror}") from None
+        do = "; make room" if is_full(error) else ""
+        raise RecoveryError(f"{error.filename or folder}: {error.strerror}{do}") from None
 
 
 class _Recovery:
@@ -118,10 +111,15 @@ class _Recovery:
         """Nothing here is ours yet: the writer makes its manifest first of all."""
         self.disk = disk
         self.out = Recovered(Books(), bytearray(total))
-        self.listed = bytearray(total)
-        """One byte a prompt: whether ``.done_indices`` has it."""
-        self.junk = 0
-        """Words of ``.done_indices`` that are no index; a torn last line counts, too."""
+        self.done = DoneList(folder, total)
+        self.mender = Mender(folder, self.disk, self._acknowledged)
+        self.doubles: list[str] = []
+        """Records of prompts that have one already, and where."""
+
+    def _acknowledged(self, index: int) -> bool:
+        """Whether ``.done_indices`` has a prompt of which no record was found so far."""
+        known = not self.foreign and index < self.total
+        return known and bool(self.done.listed[index]) and self.out.status[index] != DONE
 
     def run(self) -> Recovered:
         sizes = {
@@ -132,21 +130,28 @@ class _Recovery:
         for name in sizes:
             if name.endswith(".tmp") and name.startswith("."):
                 (self.folder / name).unlink(missing_ok=True)
-        self._read_done()
         self._manifest()
         self._sealed(sizes)
         self._open(sizes)
+        if self.doubles:
+            more = len(self.doubles) - _DOUBLES
+            raise RecoveryError(
+                "; ".join(self.doubles[:_DOUBLES])
+                + (f"; and {more:,} more such lines" if more > 0 else "")
+                + "; remove one of each two"
+            )
         self._side(layout.FAILED, FAILED, self.out.failures)
         self._side(layout.SET_ASIDE, ASIDE, self.out.aside)
         self._mend_done()
         self._pending()
+        self.out.notes, self.out.repaired = self.mender.notes, self.mender.repaired
         return self.out
 
     # --- batches ---
 
     def _manifest(self) -> None:
         path = self.folder / layout.MANIFEST
-        for _, batch in self._lines(path, _batch):
+        for _, _, batch in self.mender.lines(path, _batch):
             self.out.books.batches[batch.name] = batch
 
     def _sealed(self, sizes: dict[str, int]) -> None:
@@ -179,15 +184,22 @@ class _Recovery:
             raise RecoveryError(self._twice())
         if only_s3:
             books.unlisted.extend(only_s3)
-            self.out.notes.append(f"{len(only_s3)} uploaded batches are no longer here, only in S3")
+            self.mender.notes.append(
+                f"{len(only_s3)} uploaded batches are no longer here, only in S3"
+            )
         for name, number in sorted(files.items(), key=lambda item: item[1]):
             if name not in batches:
                 tally = self._batch_file(self.folder / name, mend=number == newest)
                 if tally.records:
                     books.unlisted.append(tally.batch(name))
+                elif number == newest:  # killed before its first record was whole
+                    self.disk.unlink(self.folder / name)
+                    self.mender.notes.append(f"{name} had no whole record: removed")
+                    self.mender.repaired += 1
+                    books.number = number
                 else:
                     raise RecoveryError(f"{self.folder / name}: no whole record in it; remove it")
-        if len(books.unlisted) > len(only_s3):
+        if len(books.unlisted) > len(only_s3) or books.number == newest:
             self.disk.sync_folder(self.folder)
 
     def _mark(self, batch: Batch) -> None:
@@ -260,7 +272,7 @@ class _Recovery:
         status = self.out.status
         fd = self.disk.open(path)
         try:
-            for number, offset, raw in _split(path):
+            for number, offset, raw in split(path):
                 seen = self._record(raw)
                 if seen is None:
                     if not mend:
@@ -268,7 +280,7 @@ class _Recovery:
                             f"{path}: line {number}: not a record (a JSON object with an "
                             'integer "index"); mend or remove the line'
                         )
-                    self._cut(fd, path, offset, number)
+                    self.mender.cut(fd, path, offset, number)
                     break
                 if seen.index >= self.total or seen.index < 0:
                     raise RecoveryError(
@@ -276,10 +288,8 @@ class _Recovery:
                         f"ends at {self.total - 1}; this is not its run"
                     )
                 if status[seen.index] == DONE:
-                    raise RecoveryError(
-                        f"{path}: line {number}: prompt {seen.index} has a record already; "
-                        "remove one of the two"
-                    )
+                    where = f"{path}: line {number}: prompt {seen.index}"
+                    self.doubles.append(f"{where} has a record already")
                 status[seen.index] = DONE
                 tally.add(seen, raw)
             self.disk.sync(fd, path)
@@ -310,81 +320,49 @@ class _Recovery:
             if path.exists():
                 target = layout.retired(self.folder, name)
                 self.disk.rename(path, target)
-                self.out.notes.append(f"{name} of the earlier tool is now {target.name}")
+                self.mender.notes.append(f"{name} of the earlier tool is now {target.name}")
             return
-        status = self.out.status
-        for number, side in self._lines(path, _side):
-            try:
-                had = status[side.index] if side.index >= 0 else None
-            except IndexError:
-                had = None
-            if had is None:
-                raise RecoveryError(
-                    f"{path}: line {number}: prompt {side.index}, but the prompts file ends at "
-                    f"{self.total - 1}; this is not its run"
-                )
-            if had != TODO:
-                raise RecoveryError(
-                    f"{path}: line {number}: prompt {side.index} has a record elsewhere as "
-                    "well; remove one of the two"
-                )
-            status[side.index] = state
+        entries, good = sides.read(path)
+        known = len(entries)
+        for number, (index, outcome, _) in enumerate(entries, 1):
+            self._take_side(path, number, index, state)
+            counts[outcome] += 1
+        start = entries[-1][2] if entries else 0
+        for number, end, side in self.mender.lines(path, _side, start=start, number=known + 1):
+            self._take_side(path, number, side.index, state)
             counts[side.outcome] += 1
+            entries.append((side.index, side.outcome, end))
+        if not good or len(entries) > known:
+            self.disk.replace(sides.path_of(path), sides.encode(entries), durable=False)
 
-    def _read_done(self) -> None:
-        listed, total = self.listed, self.total
-        good = 0
-        for block in _blocks(self.folder / layout.DONE):
-            try:
-                # As one JSON list: half the time of a split and an int() for each.
-                indices = _indices(b"[%b]" % block[:-1].replace(b"\n", b","))
-                whole = block[-1:] == b"\n" and max(indices, default=0) < total
-            except msgspec.DecodeError:
-                whole = False
-            if whole:
-                deque(map(listed.__setitem__, indices, repeat(1)), maxlen=0)
-                good += len(indices)
-                continue
-            words = block.split()
-            if block[-1:] != b"\n" and words:
-                words.pop()
-                self.junk += 1
-            for word in words:
-                if word.isdigit() and int(word) < total:
-                    listed[int(word)] = 1
-                    good += 1
-                else:
-                    self.junk += 1
-        self.junk += good - listed.count(1)  # what stands twice
+    def _take_side(self, path: Path, number: int, index: int, state: int) -> None:
+        status = self.out.status
+        if not 0 <= index < self.total:
+            raise RecoveryError(
+                f"{path}: line {number}: prompt {index}, but the prompts file ends at "
+                f"{self.total - 1}; this is not its run"
+            )
+        if status[index] != TODO:
+            raise RecoveryError(
+                f"{path}: line {number}: prompt {index} has a record elsewhere as well; remove "
+                "one of the two"
+            )
+        status[index] = state
 
     def _mend_done(self) -> None:
-        listed, done = self.listed, self.out.status.translate(_IS_DONE)
-        if listed == done and not self.junk:
-            return
-        missing = _differences(done, listed)
-        extra = _differences(listed, done)
-        self.out.repaired += len(missing) + len(extra) + self.junk
-        if extra or self.junk:
-            self.out.notes.append(
-                f"{len(extra) + self.junk} lines of {layout.DONE} had no record: removed"
-            )
-            self._rewrite_done(listed, done)
+        removed, missing = self.done.mend(self.out.status.translate(_IS_DONE), self.disk)
+        self.mender.repaired += removed + len(missing)
+        if removed:
+            self.mender.notes.append(f"{removed} lines of {layout.DONE} had no record: removed")
         if missing:
-            self.out.notes.append(f"{len(missing)} records were not yet in {layout.DONE}: added")
+            self.mender.notes.append(f"{len(missing)} records were not yet in {layout.DONE}: added")
             self.out.books.unindexed = missing
-
-    def _rewrite_done(self, listed: bytearray, done: bytes | bytearray) -> None:
-        both = int.from_bytes(listed, "little") & int.from_bytes(done, "little")
-        lines = bytearray()
-        for match in _MARK.finditer(both.to_bytes(self.total, "little")):
-            lines += b"%d\n" % match.start()
-        self.disk.replace(self.folder / layout.DONE, bytes(lines))
 
     def _pending(self) -> None:
         path = self.folder / layout.PENDING
         latest: dict[int, Pending] = {}
         bad = 0
-        for _, _, raw in _split(path):
+        for _, _, raw in split(path):
             try:
                 entry = _pending(raw) if raw[-1:] == b"\n" else None
             except (msgspec.DecodeError, UnicodeDecodeError):
@@ -395,115 +373,19 @@ class _Recovery:
                 latest.pop(entry.index, None)
                 latest[entry.index] = entry
         if bad:
-            self.out.repaired += bad
-            self.out.notes.append(f"{bad} torn lines of {layout.PENDING} dropped")
+            self.mender.repaired += bad
+            self.mender.notes.append(f"{bad} torn lines of {layout.PENDING} dropped")
         self.out.pending = list(latest.values())
         if path.exists():
             lines = b"".join(msgspec.json.encode(e) + b"\n" for e in self.out.pending)
             if len(lines) != path.stat().st_size:
                 self.disk.replace(path, lines)
 
-    # --- cutting ---
-
-    def _lines(self, path: Path, read: Callable[[bytes], T]) -> Iterator[tuple[int, T]]:
-        """Numbered lines of a side file; from the first broken one on they are cut off.
-
-        :raises RecoveryError: a whole line that ``read`` does not take.
-        """
-        for number, offset, raw in _split(path):
-            try:
-                if raw[-1:] == b"\n" and (raw.isascii() or raw.decode()):
-                    yield number, read(raw)
-                    continue
-            except UnicodeDecodeError:
-                pass
-            except msgspec.DecodeError as error:
-                if _is_object(raw):
-                    raise RecoveryError(f"{path}: line {number}: {error}") from None
-            with path.open("rb") as file:
-                file.seek(offset + len(raw))
-                after = any(map(_is_object, file))
-            if path.name == layout.MANIFEST and after:
-                # Its lines are synced one by one, so that a crash harms only the last one.
-                raise RecoveryError(f"{path}: line {number}: broken, with good ones after it")
-            fd = self.disk.open(path)
-            try:
-                self._cut(fd, path, offset, number)
-                self.disk.sync(fd, path)
-            finally:
-                os.close(fd)
-            return
-
-    def _cut(self, fd: int, path: Path, offset: int, number: int) -> None:
-        """Save what follows ``offset`` under ``torn/``, then cut it off."""
-        with path.open("rb") as file:
-            file.seek(offset)
-            rest = file.read()
-        if path.name.startswith("completions_") and not self.foreign:
-            for match in _INDEX.finditer(rest):
-                index = int(match[1])
-                if index < self.total and self.listed[index] and self.out.status[index] != DONE:
-                    raise RecoveryError(
-                        f"{path}: line {number}: broken, though {layout.DONE} has prompt {index} "
-                        "of it: damage, not a torn end; mend the line, or remove "
-                        f"{index} from {layout.DONE} to generate it again"
-                    )
-        torn = self.folder / layout.TORN
-        torn.mkdir(exist_ok=True)
-        self.disk.sync_folder(self.folder)
-        self.disk.replace(torn / f"{path.name}.{offset}", rest)
-        self.disk.truncate(fd, path, offset)
-        self.out.repaired += 1
-        self.out.notes.append(
-            f"{path.name}: {len(rest)} bytes from line {number} on were torn: now in "
-            f"{layout.TORN}/{path.name}.{offset}"
-        )
-
 
 _IS_DONE = bytes(state == DONE for state in range(256))
 
 
-def _differences(a: bytes | bytearray, b: bytes | bytearray) -> list[int]:
-    """Where ``a`` has a mark and ``b`` has none."""
-    ones = int.from_bytes(a, "little")
-    only = ones & ~int.from_bytes(b, "little")
-    return [m.start() for m in _MARK.finditer(only.to_bytes(len(a), "little"))] if only else []
-
-
-def _is_object(raw: bytes) -> bool:
-    try:
-        msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        raw.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
-
-
-def _split(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Number (from 1), offset and bytes of each line; nothing where there is no file."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        offset = 0
-        for number, raw in enumerate(file, 1):
-            yield number, offset, raw
-            offset += len(raw)
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    """The file in pieces that end with a newline, except perhaps the last."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        while block := file.read(1 << 20):
-            yield block + (file.readline() if block[-1:] != b"\n" else b"")
-
-
-def retry_failed(folder: Path, *, set_aside: bool = False) -> str:
+def retry_failed(folder: Path, *, set_aside: bool = False, disk: Disk | None = None) -> str:
     """Give the given-up prompts (by option those set aside too) another life at the next start.
 
     :raises LockedError: a run is at work there.
@@ -511,17 +393,19 @@ def retry_failed(folder: Path, *, set_aside: bool = False) -> str:
     """
     if not folder.is_dir():
         raise RecoveryError(f"{folder}: no such run directory")
+    disk = disk or Disk()
     lock = RunLock(folder)
     try:
         moved = []
         for name in (layout.FAILED, *([layout.SET_ASIDE] if set_aside else [])):
             path = folder / name
             if path.exists() and path.stat().st_size:
-                count = sum(1 for _ in _split(path))
+                count = sum(1 for _ in split(path))
                 target = layout.retired(folder, name)
-                path.rename(target)
+                disk.unlink(sides.path_of(path))
+                disk.rename(path, target)
                 moved.append(f"{count} of {name} (now {target.name})")
-        Disk().sync_folder(folder)
+        disk.sync_folder(folder)
     finally:
         lock.release()
     return "to be tried again: " + " and ".join(moved) if moved else "nothing to try again"

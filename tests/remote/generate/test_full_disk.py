@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -40,12 +41,12 @@ def test_file_size_limit(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of two megabytes."""
+    """A tmpfs of two megabytes and eighty files."""
     if os.getuid() != 0 or not sys.platform.startswith("linux"):
         pytest.skip("needs root on Linux")
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=80", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("cannot mount a tmpfs here")
     yield folder
@@ -74,4 +75,42 @@ def test_small_disk(serve: Callable[..., Served], small_disk: Path, tmp_path: Pa
     run.start(server)
     assert run.wait() == 0, run.text()
     assert indices(run) == list(range(300))
+    check(run)
+
+
+@pytest.mark.root
+def test_no_room_for_another_file(
+    serve: Callable[..., Served], small_disk: Path, tmp_path: Path
+) -> None:
+    """What needs a new file waits: the next batch, progress.json. A start says what to do."""
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 900)
+    server = serve(delay=0.1)
+    run = Generation(small_disk / "out", prompts)
+    run.log = tmp_path / "log"
+    run.start(server)
+    wait_for(lambda: run.done() > 100)
+
+    def fill() -> None:
+        with contextlib.suppress(OSError):
+            for number in range(200):
+                (small_disk / f"ballast{number}").touch()
+
+    fill()
+    wait_for(lambda: "disk full (completions_000002.jsonl.open" in run.text(), 60)
+    assert run.done() == 500
+    assert run.process is not None
+    assert run.process.poll() is None
+    run.kill()
+    run.wait()
+    fill()
+    run.start(server)
+    assert run.wait() == 2
+    assert run.text().splitlines()[-1].startswith("remote.generate: ")
+    assert run.text().splitlines()[-1].endswith("make room")
+    assert "Traceback" not in run.text()
+    for path in small_disk.glob("ballast*"):
+        path.unlink()
+    run.start(server)
+    assert run.wait() == 0, run.text()
+    assert indices(run) == list(range(900))
     check(run)

@@ -21,9 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from remote.generate import layout
 from remote.generate.ledger import Ledger, Writer
 from remote.generate.lock import RunLock, held
+from remote.generate.mending import RecoveryError
 from remote.generate.opening import encode_run
-from remote.generate.records import SCHEMA, RunFile, deltas, undelta
-from remote.generate.recovery import DONE, RecoveryError, read_run_file, recover
+from remote.generate.records import SCHEMA, Batch, RunFile, deltas, undelta
+from remote.generate.recovery import DONE, read_run_file, recover
 from tests.remote.generate.crash import Quick, Recorder
 from tests.remote.generate.test_crash import aside, given_up, record, states
 
@@ -130,8 +131,42 @@ def test_the_same_prompt_in_two_batches_is_refused(tmp_path: Path) -> None:
     for number in (1, 2):
         lines = [record(i).line for i in range(number, number + 3)]
         (tmp_path / f"completions_{number:06d}.jsonl").write_bytes(b"".join(lines))
-    with pytest.raises(RecoveryError, match="line 1: prompt 2 has a record already"):
+    with pytest.raises(RecoveryError) as caught:
         settle(tmp_path)
+    second = tmp_path / "completions_000002.jsonl"
+    assert str(caught.value) == (
+        f"{second}: line 1: prompt 2 has a record already; "
+        f"{second}: line 2: prompt 3 has a record already; remove one of each two"
+    )
+
+
+def test_of_many_doubles_the_first_are_named(tmp_path: Path) -> None:
+    """One line, however bad it is."""
+    for number in (1, 2):
+        lines = [record(i).line for i in range(30)]
+        (tmp_path / f"completions_{number:04d}.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(RecoveryError, match="prompt 19 has a record already; and 10 more such"):
+        settle(tmp_path, adopted=True)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"index": 7, "tex', bytes(40), b"\n", b"nothing\n"])
+def test_the_newest_file_of_an_earlier_tool_without_a_whole_record(
+    content: bytes, tmp_path: Path
+) -> None:
+    """It is put away, its number is taken again, and the next start finds nothing to mend."""
+    lines = record(4).line + record(5).line
+    (tmp_path / "completions_0001.jsonl").write_bytes(lines)
+    newest = tmp_path / "completions_0002.jsonl"
+    newest.write_bytes(content)
+    (tmp_path / layout.DONE).write_text("4\n5\n7\n")
+    assert "completions_0002.jsonl had no whole record: removed" in settle(tmp_path, adopted=True)
+    assert not newest.exists()
+    torn = tmp_path / layout.TORN / "completions_0002.jsonl.0"
+    assert (torn.read_bytes() if torn.exists() else b"") == content
+    assert settle(tmp_path, adopted=True) == []
+    write(tmp_path, 7)
+    assert newest.with_name("completions_0002.jsonl.open").exists()
+    assert sorted(done_indices(tmp_path)) == [4, 5, 7]
 
 
 def test_done_indices_are_only_a_copy(tmp_path: Path) -> None:
@@ -200,22 +235,44 @@ def test_an_open_batch_that_a_killed_process_had_just_made(tmp_path: Path) -> No
 
 
 class Full(Quick):
-    """A disk without space until it is told."""
+    """A disk without space until it is told, for writing or for what creates, renames, removes."""
 
     full = False
+    calls = frozenset({"write"})
+
+    def _have(self, call: str) -> None:
+        if self.full and call in self.calls:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     def write(self, fd: int, path: Path, data: bytes | memoryview) -> int:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        self._have("write")
         return super().write(fd, path, data)
 
+    def open(self, path: Path) -> int:
+        self._have("open")
+        return super().open(path)
 
-def test_what_waits_while_the_disk_is_full_is_done_afterwards(tmp_path: Path) -> None:
-    """Records, and what was to follow them: seal and the new pending.jsonl."""
+    def rename(self, old: Path, new: Path) -> None:
+        self._have("rename")
+        super().rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        self._have("unlink")
+        super().unlink(path)
+
+    def created(self, path: Path) -> None:
+        self._have("open")
+
+
+@pytest.mark.parametrize("call", ["write", "open", "rename", "unlink"])
+def test_what_waits_while_the_disk_is_full_is_done_afterwards(call: str, tmp_path: Path) -> None:
+    """Records, and what was to follow them: seal, the new pending.jsonl, a deletion."""
     disk = Full()
+    disk.calls = frozenset({call})
     recovered = recover(tmp_path, TOTAL, adopted=False, disk=disk)
     problems: list[str] = []
     acked: list[int] = []
+    gone = Batch("completions_000009.jsonl", "local_deleted", 0, 0, "", deltas([]))
     writer = Writer(
         Ledger(tmp_path, recovered.books, disk),
         on_durable=lambda entries, _: acked.extend(entry.index for entry in entries),
@@ -227,16 +284,19 @@ def test_what_waits_while_the_disk_is_full_is_done_afterwards(tmp_path: Path) ->
     writer.put(record(1))
     writer.replace_pending([])
     writer.seal()
+    if call == "unlink":
+        writer.delete_local(gone)
     end = time.monotonic() + 10
     while not problems and time.monotonic() < end:
         time.sleep(0.01)
     assert "disk full" in problems[0]
-    assert not acked
+    assert call in ("rename", "unlink") or not acked
     disk.full = False
     assert writer.flush(10.0)
     assert writer.close(10.0)
     assert acked == [1]
     assert problems[1:] == [""]
+    assert not (tmp_path / gone.name).exists()
     assert (tmp_path / layout.PENDING).read_bytes() == b""
     assert (tmp_path / "completions_000001.jsonl").exists()
 
