@@ -9,13 +9,14 @@ thread, since it costs a third of a second.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -43,15 +44,21 @@ _NAMED = {
 }
 
 
-class ConflictError(Exception):
-    """Another object stands where a batch should go; nothing is overwritten."""
+class LostError(Exception):
+    """This batch will not go up, however often it is tried: its file is gone or not what it was,
+    or another object stands in its place, which is not overwritten."""
+
+
+_PASSES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
+"""Errors of reading a file that say nothing of the file."""
 
 
 class Uploader:
     """Uploads every batch it is offered, in order, for as long as it takes.
 
     ``on_safe(batch)`` is called in the thread for each batch that has been seen in the bucket,
-    with its manifest line. The numbers may be read from any thread.
+    with its manifest line. ``sparing``: nothing is deleted on its word, so that a batch of an
+    earlier session need not be looked at closely. The numbers may be read from any thread.
     """
 
     def __init__(
@@ -62,12 +69,14 @@ class Uploader:
         *,
         credentials: Callable[[], Mapping[str, str]],
         on_safe: Callable[[Batch], None],
+        sparing: bool = True,
     ) -> None:
         self._folder = folder
         self._spec = spec
         self._run_id = run_id
         self._credentials = credentials
         self._on_safe = on_safe
+        self._sparing = sparing
         self._queue: deque[Batch] = deque()
         self._verify: dict[str, Batch] = {}
         self._wake = threading.Event()
@@ -77,10 +86,10 @@ class Uploader:
         self.files = 0
         self.bytes = 0
         self._refused = 0
-        """Records of batches whose place in the bucket is taken."""
+        """Records of batches that are in ``lost``, as far as they are here."""
         self.error = ""
         self.lost: list[str] = []
-        """Batches that are neither here nor in the bucket, or whose place is taken."""
+        """Batches that this process cannot get into the bucket, and why."""
         self._thread = threading.Thread(target=self._main, name="upload", daemon=True)
 
     def start(self, batches: Iterable[Batch]) -> None:
@@ -129,10 +138,8 @@ class Uploader:
                 else:
                     self._upload(self._queue[0])
                     self._queue.popleft()
-            except ConflictError as error:
-                self.error = str(error)
-                self.lost.append(str(error))
-                self._refused += self._queue.popleft().records
+            except LostError as error:
+                self._lose(self._queue.popleft(), str(error))
             except Exception as error:  # botocore raises much more than its own classes
                 self.error = explain(error, self._spec)
                 self._client = None  # credentials and endpoint are read again
@@ -144,6 +151,12 @@ class Uploader:
                 if not self.lost:
                     self.error = ""
 
+    def _lose(self, batch: Batch, why: str) -> None:
+        """Tell of it and go on with the others."""
+        self.error = why
+        self.lost.append(why)
+        self._refused += batch.records
+
     def _s3(self) -> S3Client:
         if self._client is None:
             self._client = connect(self._spec, self._credentials())
@@ -153,8 +166,12 @@ class Uploader:
         return self._spec.prefix + batch.name
 
     def _check(self) -> None:
-        """Compare the bucket's listing with what was uploaded before."""
-        found: dict[str, int] = {}
+        """Compare the bucket with what was uploaded before.
+
+        The listing tells names, sizes and ETags. Where an ETag is another one, or the local file
+        is to be deleted, the object itself is asked for its checksum.
+        """
+        found: dict[str, tuple[int, str]] = {}
         pages = (
             self._s3()
             .get_paginator("list_objects_v2")
@@ -163,76 +180,111 @@ class Uploader:
         try:
             for page in pages:
                 for item in page.get("Contents", ()):
-                    found[item["Key"]] = item["Size"]
+                    found[item["Key"]] = (item["Size"], item["ETag"].strip('"'))
         except Exception as error:
             if code_of(error) != "AccessDenied":
                 raise
             self._verify.clear()  # credentials that may only write: the manifest has to do
             return
-        for batch in self._verify.values():
-            if found.get(self._key(batch)) == batch.bytes:
+        for name, batch in list(self._verify.items()):
+            if self._closing:
+                return
+            here = (self._folder / name).exists()
+            size, etag = found.get(self._key(batch), (-1, ""))
+            same = size == batch.bytes and etag == (batch.etag or "")
+            if size >= 0 and (not same or (here and not self._sparing)):
+                try:
+                    same = bool(self._there(batch))
+                except LostError as error:
+                    self._lose(batch, str(error))
+                    self._uncount(batch)
+                    del self._verify[name]
+                    continue
+                except Exception as error:
+                    if code_of(error) not in ("403", "AccessDenied"):
+                        raise
+                    del self._verify[name]  # it may not be asked: nothing is deleted for it
+                    continue
+            if same:
                 self._on_safe(batch)
-                continue
-            self.files -= 1
-            self.bytes -= batch.bytes
-            if (self._folder / batch.name).exists():
-                self._queue.append(batch)
             else:
-                self.lost.append(f"{batch.name}: no longer in the bucket, and not here")
-                self.error = self.lost[-1]
-        self._verify.clear()
+                self._uncount(batch)
+                if here:
+                    self._queue.append(batch)
+                else:
+                    self.lost.append(f"{name}: no longer in the bucket, and not here")
+                    self.error = self.lost[-1]
+            del self._verify[name]
+
+    def _uncount(self, batch: Batch) -> None:
+        self.files -= 1
+        self.bytes -= batch.bytes
 
     def _upload(self, batch: Batch) -> None:
-        path = self._folder / batch.name
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        try:
+            file = (self._folder / batch.name).open("rb")
+        except OSError as error:
+            raise _unreadable(batch, error) from error
+        with file:
+            digest = hashlib.sha256()
+            try:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+                file.seek(0)
+            except OSError as error:
+                raise _unreadable(batch, error) from error
             if digest.hexdigest() != batch.sha256:
-                raise ConflictError(f"{batch.name}: not the bytes its manifest line says")
-            file.seek(0)
+                raise LostError(
+                    f"{batch.name}: not the bytes its manifest line says: put the right file back"
+                )
             checksum = base64.b64encode(digest.digest()).decode()
-            extra: dict[str, Any] = {"IfNoneMatch": "*"} if self._conditional else {}
             if not self._conditional and (there := self._there(batch)):
                 self._record(batch, there, checksum)
-                return None
+                return
             try:
-                answer = self._s3().put_object(
-                    Bucket=self._spec.bucket,
-                    Key=self._key(batch),
-                    Body=file,
-                    ContentType="application/x-ndjson",
-                    ChecksumAlgorithm="SHA256",
-                    ChecksumSHA256=checksum,
-                    Metadata={"run-id": self._run_id, "sha256": batch.sha256},
-                    **extra,
-                )
-                etag = answer["ETag"]
+                etag = self._put(batch, file, checksum)
             except Exception as error:
                 code = code_of(error)
                 if code in ("NotImplemented", "501") and self._conditional:
                     self._conditional = False  # an S3 that knows no If-None-Match: look first
-                    return self._upload(batch)
+                    self._upload(batch)
+                    return
                 if code not in ("PreconditionFailed", "412"):
                     raise
                 etag = self._there(batch)
         self._record(batch, etag, checksum)
-        return None
+
+    def _put(self, batch: Batch, file: BinaryIO, checksum: str) -> str:
+        extra: dict[str, Any] = {"IfNoneMatch": "*"} if self._conditional else {}
+        answer = self._s3().put_object(
+            Bucket=self._spec.bucket,
+            Key=self._key(batch),
+            Body=file,
+            ContentType="application/x-ndjson",
+            ChecksumAlgorithm="SHA256",
+            ChecksumSHA256=checksum,
+            Metadata={"run-id": self._run_id, "sha256": batch.sha256},
+            **extra,
+        )
+        return answer["ETag"]
 
     def _there(self, batch: Batch) -> str:
         """The ETag of this very batch in the bucket; empty where nothing stands there."""
         try:
-            head = self._s3().head_object(Bucket=self._spec.bucket, Key=self._key(batch))
+            head = self._s3().head_object(
+                Bucket=self._spec.bucket, Key=self._key(batch), ChecksumMode="ENABLED"
+            )
         except Exception as error:
             if code_of(error) in ("404", "NoSuchKey", "NotFound"):
                 return ""
             raise
         said = head.get("Metadata", {})
-        if said.get("sha256") == batch.sha256 and head["ContentLength"] == batch.bytes:
+        same = said.get("sha256") == batch.sha256 and head["ContentLength"] == batch.bytes
+        if same and head.get("ChecksumSHA256") in (None, _base64(batch.sha256)):
             return head["ETag"]
         other = said.get("run-id")
         whose = "another run's" if other and other != self._run_id else "a different"
-        raise ConflictError(
+        raise LostError(
             f"s3://{self._spec.bucket}/{self._key(batch)} is {whose} file: nothing was "
             "overwritten; choose another prefix, or move it away"
         )
@@ -251,6 +303,19 @@ class Uploader:
                 uploaded_at=now(),
             )
         )
+
+
+def _unreadable(batch: Batch, error: OSError) -> Exception:
+    if error.errno in _PASSES:
+        return error
+    return LostError(
+        f"{batch.name}: cannot be read ({error.strerror}), so that it is not uploaded: put it "
+        "back; the next start tries again"
+    )
+
+
+def _base64(sha256: str) -> str:
+    return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
 def connect(spec: S3Spec, credentials: Mapping[str, str]) -> S3Client:
@@ -300,8 +365,6 @@ def explain(error: BaseException, spec: S3Spec) -> str:
         why = f"{spec.endpoint_url or 'S3'} cannot be reached"
     elif name == "ModuleNotFoundError":
         why = "boto3 is not installed in this Python"
-    elif isinstance(error, FileNotFoundError):
-        why = f"{error.filename}: gone before it was uploaded"
     else:
         why = _NAMED.get(code_of(error)) or str(error)
     return f"{where}: {why}"[:500]

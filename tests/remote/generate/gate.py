@@ -25,6 +25,8 @@ class Gate:
         """May raise :class:`ConnectionError`: it goes no further."""
         self.stored: list[str] = []
         """Paths of the objects that were put, in order."""
+        self.heads: list[str] = []
+        """Paths of the objects that were asked about."""
         gate, host = self, urlsplit(behind).netloc
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,6 +39,8 @@ class Gate:
             def pass_on(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 put = self.command == "PUT"
+                if self.command == "HEAD":
+                    gate.heads.append(urlsplit(self.path).path)
                 if put:
                     gate.on_put("received")
                 if gate.refuse == "hang up":

@@ -6,6 +6,7 @@ import hashlib
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def make_batch(folder: Path, number: int, size: int = 1000) -> Batch:
     return Batch(name, "sealed", 1, len(data), hashlib.sha256(data).hexdigest(), deltas([number]))
 
 
-def make(folder: Path, url: str, bucket: str, run_id: str = "r1") -> tuple[Uploader, list[Batch]]:
+def make(
+    folder: Path, url: str, bucket: str, run_id: str = "r1", *, sparing: bool = True
+) -> tuple[Uploader, list[Batch]]:
     """An uploader and what it reports."""
     told: list[Batch] = []
     uploader = Uploader(
@@ -96,6 +99,7 @@ def make(folder: Path, url: str, bucket: str, run_id: str = "r1") -> tuple[Uploa
         run_id,
         credentials=lambda: KEYS,
         on_safe=told.append,
+        sparing=sparing,
     )
     return uploader, told
 
@@ -138,6 +142,74 @@ def test_a_restart_uploads_exactly_what_is_missing(
     assert len(now) == 4
     assert all(now[key] == stamp for key, stamp in first.items()), "nothing was overwritten"
     assert again.files == 4
+
+
+@pytest.mark.parametrize("sparing", [True, False])
+@pytest.mark.parametrize("marked", [True, False])
+def test_other_bytes_of_the_same_size_are_seen_at_a_restart(
+    sparing: bool, marked: bool, tmp_path: Path, s3_url: str, bucket: Any
+) -> None:
+    """Even where they claim in their metadata to be the right ones; the local file stays."""
+    batches = [make_batch(tmp_path, n) for n in (1, 2)]
+    uploader, told = make(tmp_path, s3_url, bucket.name)
+    uploader.start(batches)
+    wait_for(lambda: len(told) == 2)
+    uploader.close()
+    bucket.Object("pre/fix/completions_000001.jsonl").put(
+        Body=b"x" * batches[0].bytes,
+        ChecksumAlgorithm="SHA256",
+        Metadata={"run-id": "r1", "sha256": batches[0].sha256} if marked else {},
+    )
+    again, safe = make(tmp_path, s3_url, bucket.name, sparing=sparing)
+    again.start(told)
+    wait_for(lambda: again.done)
+    again.close()
+    assert [batch.name for batch in safe] == ["completions_000002.jsonl"]
+    assert "completions_000001.jsonl is a different file" in again.error
+    assert (again.files, again.records_waiting, len(again.lost)) == (1, 1, 1)
+
+
+def test_before_a_deletion_the_object_itself_is_asked(
+    tmp_path: Path, s3_url: str, bucket: Any, gate: Gate
+) -> None:
+    """One question for each batch that is still here; none where nothing is deleted."""
+    batches = [make_batch(tmp_path, n) for n in (1, 2, 3)]
+    uploader, told = make(tmp_path, s3_url, bucket.name)
+    uploader.start(batches)
+    wait_for(lambda: len(told) == 3)
+    uploader.close()
+    (tmp_path / told[2].name).unlink()
+    for sparing, asked in ((True, []), (False, [told[0].name, told[1].name])):
+        gate.heads.clear()
+        again, safe = make(tmp_path, gate.url, bucket.name, sparing=sparing)
+        again.start(told)
+        wait_for(partial(getattr, again, "done"))
+        again.close()
+        assert safe == told
+        assert [path.rpartition("/")[2] for path in gate.heads] == asked
+
+
+def test_a_file_that_cannot_be_read_does_not_hold_up_the_others(
+    tmp_path: Path, s3_url: str, bucket: Any
+) -> None:
+    """Gone, a folder in its place, or changed: named, counted as not uploaded, passed over."""
+    batches = [make_batch(tmp_path, n) for n in range(1, 5)]
+    (tmp_path / batches[0].name).unlink()
+    (tmp_path / batches[1].name).unlink()
+    (tmp_path / batches[1].name).mkdir()
+    (tmp_path / batches[2].name).write_text("other")
+    uploader, told = make(tmp_path, s3_url, bucket.name)
+    uploader.start(batches)
+    wait_for(lambda: uploader.done, 10)
+    uploader.close()
+    assert [batch.name for batch in told] == [batches[3].name]
+    assert uploader.records_waiting == 3
+    for batch, why in zip(
+        batches,
+        ("cannot be read (No such file", "cannot be read (Is a dir", "not the bytes"),
+        strict=False,
+    ):
+        assert any(batch.name in text and why in text for text in uploader.lost)
 
 
 def test_another_runs_object_is_an_alarm(tmp_path: Path, s3_url: str, bucket: Any) -> None:
