@@ -68,6 +68,8 @@ class Accounts:
         """What each server did in each epoch, in this process."""
         self.own = 0
         self.own_tokens = 0
+        self.own_ended = 0
+        """Prompts that this process has finished for good, whatever their outcome."""
         self.began = time.monotonic()
         self.meter = Meter(self.began)
 
@@ -79,6 +81,7 @@ class Accounts:
             if entry.kind == "pending" or seen is None:
                 continue
             ended += 1
+            self.own_ended += 1
             if entry.kind == "batch":
                 self._status[entry.index] = DONE
                 self.totals.completed += 1
@@ -108,6 +111,13 @@ class Accounts:
         shift.answers += 1
         shift.tokens += tokens
 
+    def dropped(self, server: str, entry: Entry, tokens: int) -> None:
+        """An answer that counted turned out to be no work of a sound server."""
+        shift = self.shifts.get((server, entry.seen.epoch if entry.seen else None))
+        if shift is not None:
+            shift.answers -= 1
+            shift.tokens -= tokens
+
     def enter(self, batch: Batch) -> None:
         """Take a batch's newest line of the manifest."""
         before = self.batches.get(batch.name)
@@ -126,12 +136,12 @@ class Accounts:
 
     def tick(self, at: float) -> None:
         """Once a second, for the moving rates."""
-        self.meter.tick(at, self.own, self.own_tokens)
+        self.meter.tick(at, self.own, self.own_tokens, self.own_ended)
 
     def progress(self) -> Progress:
         """All of progress.json that is counted here."""
         totals = self.totals
-        rate, tokens = self.meter.rates()
+        rate, tokens, pace = self.meter.rates()
         average = totals.completion_tokens / totals.completed if totals.completed else 0.0
         return Progress(
             total=self.total,
@@ -141,7 +151,7 @@ class Accounts:
             remaining=self.remaining,
             rate_per_sec=round(rate, 4),
             tok_s=round(tokens, 1),
-            eta_hours=round(self.remaining / rate / 3600, 4) if rate > 0 else None,
+            eta_hours=round(self.remaining / pace / 3600, 4) if pace > 0 else None,
             total_input_tokens=totals.prompt_tokens,
             total_output_tokens=totals.completion_tokens,
             total_reasoning_tokens=totals.reasoning_tokens,

@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m remote.generate",
         description="Generate completions for a file of prompts on OpenAI-compatible servers. "
         "SIGTERM drains; the same command again resumes. Exit status: 0 every prompt done; 1 "
-        "finished, but some given up, set aside or not uploaded; 2 wrong usage; 130 stopped or "
-        "drained with prompts left.",
+        "finished, but some given up, set aside or not uploaded; 2 wrong usage; 130 stopped, "
+        "drained or failed with prompts left.",
     )
     add = p.add_argument
     add("--prompts", type=Path, required=True, metavar="FILE", help="JSONL, one prompt a line")
@@ -208,6 +208,7 @@ def _run(settings: Settings) -> int:
     from remote.generate.opening import open_run
     from remote.generate.run import Run
     from remote.generate.server import MARGIN, UNKNOWN
+    from remote.generate.show import let_go
 
     def credentials() -> dict[str, str]:
         return {**os.environ, **read_credentials(settings.credentials)}
@@ -224,4 +225,7 @@ def _run(settings: Settings) -> int:
     async def life() -> int:
         return await Run(settings, opened, headers, credentials).main()
 
-    return asyncio.run(life())
+    try:
+        return asyncio.run(life())
+    finally:
+        let_go()

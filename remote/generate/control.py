@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 NAME = "control.json"
 
@@ -32,11 +32,13 @@ class ServerControl(Struct, frozen=True):
     """Effective ``max_running_requests``; ``auto`` concurrency is this and a few more."""
     epoch: int | None = None
     process: str = ""
-    """Identity of the server process (pid and start time); a new one is on probation anew."""
+    """Identity of the server process (pid and start time); another one is on probation anew."""
+    tried: bool = False
+    """Whether the agent has had a real completion of that process."""
 
 
 class Control(Struct, frozen=True):
-    """The whole desired state."""
+    """The whole desired state. What a file does not say of it stays as it was."""
 
     servers: list[ServerControl] = []
     dispatch: Literal["run", "pause", "drain", "stop"] = "run"
@@ -44,16 +46,52 @@ class Control(Struct, frozen=True):
     leave; ``stop``: break off and keep what is in flight, and leave."""
     seal: bool = False
     """With ``drain`` or ``stop``: seal the open batch short before leaving."""
-    concurrency: int | Literal["auto"] = "auto"
+    concurrency: Annotated[int, Meta(ge=1)] | Literal["auto"] = "auto"
     version: int = 0
     """Told back as ``control_version`` in ``progress.json`` once all of this is obeyed."""
+
+
+class ControlError(Exception):
+    """What is wrong with a control file, in one line."""
+
+
+def merged(raw: bytes, before: Control) -> tuple[Control, list[str]]:
+    """What the file wants, and its keys that nobody knows.
+
+    What it does not say stays as it was in ``before``: of the whole, and of each server by its
+    URL. So does the list of servers where it is empty.
+
+    :raises ControlError: it does not parse, or wants what cannot be.
+    """
+    try:
+        said = msgspec.json.decode(raw, type=dict[str, Any])
+        unknown = [name for name in said if name not in _KEYS]
+        wanted: dict[str, Any] = {**msgspec.to_builtins(before), **said}
+        earlier = {server.url: msgspec.to_builtins(server) for server in before.servers}
+        servers = msgspec.convert(said.get("servers") or [], list[dict[str, Any]])
+        for server in servers:
+            unknown += [f"servers: {name}" for name in server if name not in _SERVER_KEYS]
+            url = server["url"] = str(server.get("url") or "").rstrip("/")
+            if not url:
+                raise ControlError("a server without its url")
+        if servers:
+            wanted["servers"] = [{**earlier.get(s["url"], {}), **s} for s in servers]
+        else:
+            wanted["servers"] = list(earlier.values())
+        return msgspec.convert(wanted, Control), unknown
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ControlError(str(error)) from None
+
+
+_KEYS = frozenset(Control.__struct_fields__)
+_SERVER_KEYS = frozenset(ServerControl.__struct_fields__)
 
 
 def read(folder: Path) -> Control | None:
     """The control file of a run directory; None where there is none or it does not parse."""
     try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=Control)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return merged((folder / NAME).read_bytes(), Control())[0]
+    except (FileNotFoundError, ControlError):
         return None
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from remote.generate import layout
-from remote.generate.disk import Disk, DiskBrokenError, DiskFullError
+from remote.generate.disk import Disk, DiskBrokenError, DiskFullError, is_full
 from remote.generate.ledger import Ledger
 from remote.generate.lock import LockedError, RunLock
+from remote.generate.mending import RecoveryError
 from remote.generate.prompts import Prompts, PromptsError, open_prompts
 from remote.generate.records import RunFile, Session, now
-from remote.generate.recovery import Recovered, RecoveryError, read_run_file, recover
+from remote.generate.recovery import Recovered, read_run_file, recover
 from remote.generate.settings import Settings, UsageError
 from remote.protocol import Progress
 
@@ -57,7 +58,8 @@ def open_run(settings: Settings) -> Opened:
     except LockedError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}; choose another --output") from None
+        do = "make room" if is_full(error) else "choose another --output"
+        raise UsageError(f"{folder}: {error.strerror}; {do}") from None
     try:
         return _open(settings, folder, lock)
     except (PromptsError, RecoveryError) as error:
@@ -69,6 +71,10 @@ def open_run(settings: Settings) -> Opened:
     except DiskBrokenError as error:
         lock.release()
         raise UsageError(f"{folder}: the disk fails ({error})") from None
+    except OSError as error:
+        lock.release()
+        do = "make room" if is_full(error) else "mend that and start again"
+        raise UsageError(f"{error.filename or folder}: {error.strerror}; {do}") from None
     except BaseException:
         lock.release()
         raise
@@ -93,7 +99,7 @@ def _open(settings: Settings, folder: Path, lock: RunLock) -> Opened:
     run.prompts = entries
     if run.sessions:
         _mend_end(folder, run.sessions[-1])
-    run.sessions.append(Session(time.time(), time.time(), os.getpid()))
+    run.sessions.append(Session(time.time(), time.time(), os.getpid(), 0.0))
     if len(run.sessions) > 1000:
         _merge(run.sessions)
     commit(folder, run)
@@ -148,12 +154,25 @@ def _merge(sessions: list[Session]) -> None:
     """Keep the list short: the oldest hundreds become one of the same length."""
     old = sessions[:-500]
     spent = sum(s.end - s.start for s in old)
-    sessions[:-500] = [Session(old[-1].end - spent, old[-1].end, old[-1].pid)]
+    told = [s.gpu_hours for s in old if s.gpu_hours is not None]
+    worked = sum(told) if len(told) == len(old) else None
+    sessions[:-500] = [Session(old[-1].end - spent, old[-1].end, old[-1].pid, worked)]
 
 
 def elapsed_hours(run: RunFile) -> float:
     """Hours that processes have worked on the run, over all its sessions."""
     return sum(session.end - session.start for session in run.sessions) / 3600
+
+
+def gpu_hours(run: RunFile, servers: int) -> float:
+    """Hours that servers were at the run's disposal, over all its sessions.
+
+    ``servers``: how many, in sessions of versions that did not write it down.
+    """
+    return sum(
+        (s.end - s.start) / 3600 * servers if s.gpu_hours is None else s.gpu_hours
+        for s in run.sessions
+    )
 
 
 def _totals(recovered: Recovered) -> Totals:

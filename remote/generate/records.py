@@ -156,6 +156,8 @@ class Session(Struct):
     start: float
     end: float
     pid: int
+    gpu_hours: float | None = None
+    """The servers that answered in it, each for as long as it lasted; None where nobody counted."""
 
 
 class RunFile(Struct):

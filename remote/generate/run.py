@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -17,18 +16,18 @@ from typing import Any
 
 import msgspec
 
-from remote.generate import agentlink, control, layout, limits
+from remote.generate import agentlink, announce, layout, limits
 from remote.generate.accounts import Accounts
 from remote.generate.client import Client
 from remote.generate.disk import Disk, DiskFullError
 from remote.generate.dispatch import Dispatcher
 from remote.generate.ledger import Entry, Writer
-from remote.generate.opening import Opened, elapsed_hours, encode_run
+from remote.generate.opening import Opened, elapsed_hours, encode_run, gpu_hours
 from remote.generate.outbox import Outbox
 from remote.generate.records import Batch, RunFile
-from remote.generate.server import Server
 from remote.generate.settings import Settings
-from remote.generate.show import Show, port, say
+from remote.generate.show import Show
+from remote.generate.steering import Steering
 from remote.generate.trials import CHECK_S
 from remote.generate.upload import Uploader
 from remote.protocol import Progress, RunStatus, ServerWork
@@ -39,8 +38,6 @@ CONTROL_S = 0.05
 POLL_S = 3.0
 RUN_FILE_S = 30.0
 """How often the session's end in ``run.json`` is renewed."""
-USUAL_ANSWER = 8000
-"""Bytes of a record besides its prompt, until this run has shown its own."""
 UPLOAD_S = 600.0
 """How long uploads may go on after the last prompt."""
 LEAVE_S = 10.0
@@ -63,7 +60,6 @@ class Run:
         self._run = opened.run
         self._accounts = Accounts(opened)
         self._client = Client(headers)
-        self._control_stamp = self._stamp()
         self._mode: RunStatus = "running"
         self._paused = False
         self._leave = 0
@@ -100,9 +96,10 @@ class Run:
             spawn=self._spawn,
             changed=self._changed,
             learned=self._renew_run_file,
-            say=say,
+            say=self._show.say,
             broken=self._broken,
         )
+        self._steering = Steering(settings, self._dispatcher, spawn=self._spawn, say=self._show.say)
         self._uploader: Uploader | None = None
         if settings.s3.bucket:
             self._uploader = Uploader(
@@ -111,6 +108,7 @@ class Run:
                 self._run.run_id,
                 credentials=credentials,
                 on_safe=self._from_thread(self._safe),
+                sparing=not settings.delete_uploaded,
             )
             self._uploader.start(self._accounts.batches.values())
 
@@ -148,6 +146,8 @@ class Run:
             if self.settings.agent is not None:
                 self._spawn(agentlink.follow(self.settings.agent, dispatcher.heard))
             dispatcher.take_back(self._opened.recovered.pending)
+            taken = [job.partial.tokens for job in dispatcher.work.jobs() if job.partial]
+            self._accounts.tokens_kept += sum(taken)
             await self._check_all()
             if not self._over.is_set():
                 self._announce()
@@ -174,52 +174,23 @@ class Run:
             left.cancel()
 
     def _announce(self) -> None:
-        servers = self._dispatcher.servers.values()
-        healthy = [server for server in servers if not server.breaker.is_open]
-        for server in healthy:
-            say(f"Port {port(server.url)}: OK")
-        say("Starting generation...")
-        recovered = self._opened.recovered
-        self._message = (
-            f"{self._accounts.totals.completed} done, {recovered.repaired} repaired, "
-            f"{len(healthy)}/{len(servers)} healthy"
-        )
+        servers = list(self._dispatcher.servers.values())
+        say = self._show.say
+        self._message = announce.standing(self._opened, self._accounts, servers)
+        self._show.begin(announce.first_lines(servers))
         say(self._message)
-        for note in recovered.notes:
-            say(f"mended: {note}")
-        for server in servers:
-            if server.breaker.is_open and server.dispatch == "run":
-                say(f"Port {port(server.url)}: not ready: {server.problem or 'no answer yet'}")
-        slots = sum(server.slots for server in servers)
-        for short in (self._short_of_disk(), limits.short_of_memory(self._accounts.total, slots)):
-            if short:
-                say(short)
-        if not healthy:
-            say("no server answers: start them (stoker up); waiting for them")
-
-    def _short_of_disk(self) -> str:
-        """A word before the start where the answers will not fit the disk; empty where they do."""
-        accounts = self._accounts
-        if self.settings.delete_uploaded or not accounts.remaining:
-            return ""
-        if accounts.sealed.records >= layout.BATCH:
-            each = accounts.sealed.bytes / accounts.sealed.records
-        else:
-            each = self._opened.prompts.entry.bytes / accounts.total + USUAL_ANSWER
-        need, free = each * accounts.remaining, shutil.disk_usage(self._folder).free
-        if need <= free:
-            return ""
-        return (
-            f"the disk has {free / 1e9:.1f} GB left, the remaining {accounts.remaining:,} records "
-            f"need about {need / 1e9:.1f} GB: make room, or use --delete-uploaded with --s3"
-        )
+        for text in announce.concerns(self.settings, self._opened, self._accounts, servers):
+            say(text)
+        self._dispatcher.remarks.at_start()
 
     def _asked_to_leave(self) -> None:
         self._leave += 1
         if self._leave == 1:
-            say("draining: what is in flight may end (again to break it off and keep it)")
+            self._show.say(
+                "draining: what is in flight may end (again to break it off and keep it)"
+            )
         elif self._leave == 2:
-            say("breaking off what is in flight (again to leave at once)")
+            self._show.say("breaking off what is in flight (again to leave at once)")
         self._may_send()
         self._look_for_end()
 
@@ -245,7 +216,7 @@ class Run:
 
     def _set_disk_problem(self, text: str) -> None:
         self._disk_problem = text
-        say(text or "there is space again: going on")
+        self._show.say(text or "there is space again: going on")
         self._dispatcher.pump()
 
     def _changed(self) -> None:
@@ -302,6 +273,9 @@ class Run:
 
     async def _end(self) -> int:
         over = self._is_over()
+        if over and (lost := self._accounts.remaining):
+            over = False
+            self._failed = f"nothing is left to send, but {lost} prompts are in no file"
         self._over.set()
         self._may_send()
         for server in self._dispatcher.servers.values():
@@ -321,15 +295,17 @@ class Run:
         await asyncio.to_thread(self._writer.close, 30.0)
         await asyncio.sleep(0)  # what the writer's thread has just told
         self._write_last_files()
-        self._show.summary(self.progress(), self._accounts.shifts)
+        shifts = self._accounts.shifts
+        self._show.summary(self.progress(), shifts, gpu_hours(self._run_now(), self._workers))
         if self._failed:
-            say(f"stopped by a failure: {self._failed}")
-        if not over:
-            say("the same command resumes")
+            self._show.say(
+                f"stopped by a failure: {self._failed}; once that is mended the same command "
+                "resumes"
+            )
+        elif not over:
+            self._show.say("the same command resumes")
         self._opened.prompts.close()
         self._opened.lock.release()
-        if self._failed:
-            return 1
         if not over:
             return 130
         wrong = self._accounts.failures or self._accounts.aside or self._not_uploaded()
@@ -373,30 +349,11 @@ class Run:
 
     # --- control.json ---
 
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            stat = (self._folder / control.NAME).stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_ino
-
     def _obey(self, *, first: bool = False) -> None:
-        """Take over ``control.json`` when it changed. Alone, what stood there at the start is
-        some earlier agent's word and does not count."""
-        stamp = self._stamp()
-        if stamp == self._control_stamp and not (first and self.settings.agent):
+        """Take over ``control.json`` when it changed."""
+        if not self._steering.look(started=self._started):
             return
-        wish = control.read(self._folder)
-        if wish is None:
-            return
-        self._control_stamp = stamp
-        servers = self._dispatcher.servers
-        for want in wish.servers:
-            self._obey_server(want, wish)
-        for url in set(servers) - {want.url.rstrip("/") for want in wish.servers}:
-            servers[url].wanted = wish.concurrency
-            if wish.servers:
-                servers[url].dispatch = "pause"  # no longer one of ours: what flies may land
+        wish = self._steering.wish
         self._seal = wish.seal
         self._paused = wish.dispatch == "pause"
         if wish.dispatch in ("drain", "stop"):
@@ -408,24 +365,6 @@ class Run:
         if wish.version != self._version:
             self._version = wish.version
             self._tell()
-
-    def _obey_server(self, want: control.ServerControl, wish: control.Control) -> None:
-        url = want.url.rstrip("/")
-        servers = self._dispatcher.servers
-        server = servers.get(url)
-        if server is None:
-            server = servers[url] = Server(url)
-        server.gpu, server.epoch, server.wanted = want.gpu, want.epoch, wish.concurrency
-        if want.process != server.process:
-            # At the run's own start every server is tried by the run itself.
-            vouched = self._started and self.settings.agent is not None
-            self._dispatcher.replaced(server, want.process, vouched=vouched)
-        if want.max_running:
-            server.said = want.max_running
-        before, server.dispatch = server.dispatch, want.dispatch
-        if server.breaks_off and want.dispatch != before and server.flying:
-            aim = want.dispatch
-            self._spawn(self._dispatcher.break_off(server, lambda: server.dispatch == aim))
 
     # --- the clock ---
 
@@ -465,8 +404,15 @@ class Run:
     # --- what is said of it ---
 
     def _run_now(self) -> RunFile:
-        self._run.sessions[-1].end = time.time()
+        session = self._run.sessions[-1]
+        session.end = time.time()
+        session.gpu_hours = self._workers * (session.end - session.start) / 3600
         return self._run
+
+    @property
+    def _workers(self) -> int:
+        """Servers that have answered in this process."""
+        return len({url for url, _ in self._accounts.shifts})
 
     def _problem(self) -> str:
         if self._failed or self._disk_problem:

@@ -1,11 +1,16 @@
-"""What the run prints: one renewed line on a terminal, a line a minute in a log, a summary."""
+"""What the run prints: one renewed line on a terminal, a line a minute in a log, a summary.
+
+Each line bears the time as SGLang's own do, so that both are found by it, except the log's first
+ones (``Port 30000: OK`` … ``Starting generation...``), which other tools read.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from remote.generate.accounts import Shift
@@ -16,27 +21,48 @@ LOG_S = 60.0
 
 
 class Show:
-    """Standard output, for people."""
+    """Standard output, for people; where nobody listens any more the run goes on."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
         self._next = time.monotonic() + LOG_S
+        self._early: list[str] | None = []
+        """Lines that came before the log's first ones; None once those are out."""
+
+    def begin(self, first: Iterable[str]) -> None:
+        """The log's first lines, as they are; then what was said before them."""
+        for text in first:
+            self._print(f"{text}\n")
+        self._release()
+
+    def say(self, text: str) -> None:
+        """A line, at once."""
+        line = f"{time.strftime('[%Y-%m-%d %H:%M:%S]')} {text}\n"
+        if self._early is None:
+            self._print(line)
+        else:
+            self._early.append(line)
 
     def tick(self, progress: Progress) -> None:
         """Once a second."""
         ended = progress.completed + progress.failed + progress.set_aside
         if self._terminal:
-            text = f"\r{bar(ended, progress.total, 24)} {one_line(progress)}\x1b[K"
-            with contextlib.suppress(OSError):
-                print(text, end="", flush=True)
+            self._print(f"{bar(ended, progress.total, 24)} {one_line(progress)}")
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + LOG_S
-            say(one_line(progress))
+            self.say(one_line(progress))
 
-    def summary(self, p: Progress, shifts: Mapping[tuple[str, int | None], Shift]) -> None:
-        """What this process did, and where the run stands."""
+    def summary(
+        self, p: Progress, shifts: Mapping[tuple[str, int | None], Shift], gpu_hours: float
+    ) -> None:
+        """What this process did, and where the run stands.
+
+        ``gpu_hours``: of all its processes, at one GPU a server.
+        """
+        self._release()
         if self._terminal:
-            print()
+            self._print("", end="\n")  # the bar stays
+        say = self.say
         kinds = ", ".join(f"{count:,} {name}" for name, count in sorted(p.outcomes.items()))
         say(
             f"{'finished' if p.status == 'done' else 'left'}: {p.completed:,} of {p.total:,} done "
@@ -53,14 +79,37 @@ class Show:
             where = url if epoch is None else f"{url}, epoch {epoch}"
             rate = shift.tokens / max(shift.ended - shift.began, 1e-9)
             say(f"  {where}: {shift.answers:,} answers, {rate:,.0f} tok/s")
-        if worked := len({url for url, _ in shifts}):
-            hours = p.elapsed_hours * worked
-            text = f"  {hours:.2f} GPU hours so far at one GPU a server"
+        if gpu_hours:
+            text = f"  {gpu_hours:.2f} GPU hours so far at one GPU a server"
             if p.total_output_tokens:
-                text += f", {hours / p.total_output_tokens * 1e6:.3g} a million output tokens"
+                text += f", {gpu_hours / p.total_output_tokens * 1e6:.3g} a million output tokens"
             say(text)
         if p.not_in_s3:
             say(f"  {p.not_in_s3:,} records not yet in S3{f': {p.s3_error}' * bool(p.s3_error)}")
+
+    def _release(self) -> None:
+        early, self._early = self._early or [], None
+        for line in early:
+            self._print(line)
+
+    def _print(self, text: str, end: str = "") -> None:
+        if self._terminal and not end:
+            text = f"\r\x1b[K{text}"  # over the bar
+        with contextlib.suppress(OSError):
+            print(text, end=end, flush=True)
+
+
+def let_go() -> None:
+    """Have what could not be printed not change the exit status.
+
+    Python flushes standard output once more at its end, and fails where nobody reads it any more.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
 
 
 def one_line(p: Progress) -> str:
@@ -79,9 +128,3 @@ def port(url: str) -> int:
     """The TCP port of a server's URL."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def say(text: str) -> None:
-    """A line for people, at once; where nobody listens any more the run goes on."""
-    with contextlib.suppress(OSError):
-        print(text, flush=True)

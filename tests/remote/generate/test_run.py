@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -50,7 +51,9 @@ def test_a_whole_run(serve: Callable[..., Served], generation: Callable[..., Gen
     assert run.wait() == 0
     lines = run.text().splitlines()
     assert lines[:3] == [f"Port {one.port}: OK", f"Port {two.port}: OK", "Starting generation..."]
-    assert "0 done, 0 repaired, 2/2 healthy" in lines
+    stamped = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] .")
+    assert all(map(stamped.match, lines[3:])), "every other line bears its time"
+    assert lines[3].endswith("] 0 done, 0 repaired, 2/2 healthy")
     assert indices(run) == list(range(620))
     check(run)
     assert sorted(p.name for p in run.folder.glob("completions_*")) == [
