@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from console import __version__
-from console.logfile import Ask, between, stamp
+from console.logfile import Ask, LogError, between, stamp
 from console.model import State
 from remote.protocol import (
     Event,
@@ -161,11 +161,14 @@ async def around(ask: Ask, event: Event) -> dict[str, str]:
     files: dict[str, str] = {}
     for source in (*(() if event.gpu is None else (f"gpu{event.gpu}",)), "agent"):
         lines: list[str] = []
-        async for page in between(ask, source, begin, end):
-            lines += page
-            if len(lines) > MOST:
-                lines = [*lines[:MOST], f"… cut after {MOST} lines"]
-                break
+        try:
+            async for page in between(ask, source, begin, end):
+                lines += page
+                if len(lines) > MOST:
+                    lines = [*lines[:MOST], f"… cut after {MOST} lines"]
+                    break
+        except LogError as error:
+            lines.append(f"… incomplete: {error}")
         if lines:
             files[f"around/{event.id}-{source}.log"] = "\n".join(lines) + "\n"
     return files

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from remote.protocol import LogPart, ReadLog, Request, Result
@@ -18,6 +20,12 @@ HELD: Final = 10_000
 Ask = Callable[[Request], Awaitable[Result | None]]
 
 _STAMP = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
+_STAMPED = r"^\r*\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d"
+"""The same as a search on the other side."""
+
+
+class LogError(Exception):
+    """Why a place in a log was not found or not read to its end; one line for people."""
 
 
 @dataclass
@@ -38,6 +46,8 @@ class Past:
     size: int = 0
     searched: int | None = None
     """How far back a search that found nothing has looked."""
+    ahead: int = 0
+    """How far on one has."""
 
     @property
     def first(self) -> int:
@@ -47,8 +57,8 @@ class Past:
 
     @property
     def next(self) -> int:
-        """Byte offset behind the last line held."""
-        return self.pages[-1].next if self.pages else self.size
+        """Byte offset behind the last line held, or how far on was looked."""
+        return max(self.ahead, self.pages[-1].next if self.pages else self.size)
 
     @property
     def count(self) -> int:
@@ -78,15 +88,19 @@ class Past:
         self.pages.insert(0, _Page(part.offset, part.next, low, list(part.lines)))
         while self.count - len(self.pages[-1].lines) > HELD:
             self.pages.pop()
+            self.ahead = 0
         return len(part.lines)
 
     async def on(self, ask: Ask, start: int | None = None) -> int:
         """Fetch what is behind the last line held (or from ``start``); how many lines came."""
         at = self.next if start is None else start
         part = await ask(ReadLog(self.source, offset=at, lines=PAGE, grep=self.grep))
-        if not isinstance(part, LogPart) or not part.lines:
+        if not isinstance(part, LogPart):
             return 0
         self.size = part.size
+        self.ahead = max(at, part.next)
+        if not part.lines:
+            return 0
         low = self.pages[-1].low + len(self.pages[-1].lines) if self.pages else 0
         self.pages.append(_Page(part.offset, part.next, low, list(part.lines)))
         while self.count - len(self.pages[0].lines) > HELD:
@@ -102,53 +116,86 @@ def stamp(lines: list[str]) -> str | None:
     return None
 
 
-def moment_of(text: str, day: str) -> str | None:
-    """What a person types for a time, made comparable: ``17:05``, ``17:05:30``, with or without
-    a day in front; None where it is no time."""
-    match = re.fullmatch(r"\s*(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d))?\s*", text)
-    if match is None or int(match[2]) > 23 or int(match[3]) > 59:
-        return None
-    return f"{match[1] or day} {int(match[2]):02d}:{match[3]}:{match[4] or '00'}"
+def _part(found: Result | None, source: str) -> LogPart:
+    if not isinstance(found, LogPart):
+        raise LogError(f"{source}: the log could not be read on")
+    return found
 
 
-async def seek(ask: Ask, source: str, when: str) -> int | None:
-    """Byte offset of the first line at or after a time, by halving; None where the log has none.
+async def last_before(
+    ask: Ask, source: str, end: int, grep: str, gone: Callable[[], bool]
+) -> int | None:
+    """Byte offset of the last line before an offset that matches; None where there is none, or
+    nobody wants it any more. Raises LogError."""
+    while end > 0 and not gone():
+        part = _part(await ask(ReadLog(source, offset=end, lines=-1, grep=grep)), source)
+        if part.lines:
+            return part.offset
+        if part.offset >= end:
+            return None
+        end = part.offset
+    return None
 
-    ``when`` as :func:`moment_of` gives it, in the clock of the machine that wrote the log.
+
+async def first_behind(
+    ask: Ask, source: str, start: int, grep: str, gone: Callable[[], bool]
+) -> int | None:
+    """Byte offset of the first line at or behind an offset that matches, else as
+    :func:`last_before`."""
+    while not gone():
+        part = _part(await ask(ReadLog(source, offset=start, lines=1, grep=grep)), source)
+        if part.lines:
+            return part.offset
+        if part.next <= start or part.next >= part.size:
+            return None
+        start = part.next
+    return None
+
+
+async def _stamped(ask: Ask, source: str, offset: int) -> tuple[int, str] | None:
+    """Offset and time of the first line with a time at or behind an offset; None where there is
+    none to the end. Raises LogError."""
+    while True:
+        part = _part(await ask(ReadLog(source, offset=offset, lines=1, grep=_STAMPED)), source)
+        if at := stamp(part.lines):
+            return part.offset, at
+        if part.next <= offset or part.next >= part.size:
+            return None
+        offset = part.next
+
+
+async def seek(ask: Ask, source: str, when: str) -> int:
+    """Byte offset a little before the first line at or after a time, by halving; in a log that
+    ends earlier, near its end. Raises LogError, also where no line of the log has a time.
+
+    ``when`` is a stamp of the clock of the machine that wrote the log.
     """
-    newest = await ask(ReadLog(source, lines=1))
-    if not isinstance(newest, LogPart):
-        return None
-    low, high = 0, newest.size
-    known = False
+    low, high = 0, _part(await ask(ReadLog(source, lines=1)), source).size
+    head = _part(await ask(ReadLog(source, offset=0, lines=60)), source)
+    if stamp(head.lines) is None and await _stamped(ask, source, head.next) is None:
+        raise LogError(f"{source}: no times in this log")
     while high - low > 4096:
         middle = (low + high) // 2
-        part = await ask(ReadLog(source, offset=middle, lines=60))
-        if not isinstance(part, LogPart):
-            return None
+        part = _part(await ask(ReadLog(source, offset=middle, lines=60)), source)
         at = stamp(part.lines[1:])  # the first line is most often half a one
-        if at is None:
-            high = middle
-            continue
-        known = True
-        if at < when:
+        if at is None and part.next < high:  # a traceback, which has none
+            found = await _stamped(ask, source, part.next)
+            at = found[1] if found is not None and found[0] < high else None
+        if at is not None and at < when:
             low = middle
         else:
             high = middle
-    if not known:
-        part = await ask(ReadLog(source, offset=0, lines=60))
-        if not isinstance(part, LogPart) or stamp(part.lines) is None:
-            return None
     return low
 
 
 async def between(ask: Ask, source: str, begin: str, end: str) -> AsyncIterator[list[str]]:
-    """All lines of a log from one time to another, page by page; times as for :func:`seek`."""
+    """All lines of a log from one time to another, page by page; times as for :func:`seek`. Raises
+    LogError, also where not all of them could be read."""
     offset = await seek(ask, source, begin)
     started = False
-    while offset is not None:
-        part = await ask(ReadLog(source, offset=offset, lines=10 * PAGE))
-        if not isinstance(part, LogPart) or not part.lines or part.next <= offset:
+    while True:
+        part = _part(await ask(ReadLog(source, offset=offset, lines=10 * PAGE)), source)
+        if not part.lines or part.next <= offset:
             return
         kept: list[str] = []
         for line in part.lines:
@@ -161,3 +208,22 @@ async def between(ask: Ask, source: str, begin: str, end: str) -> AsyncIterator[
                 kept.append(line)
         yield kept
         offset = part.next
+
+
+async def save(path: Path, pages: AsyncIterator[list[str]]) -> tuple[int, str]:
+    """Write pages to a file, which is made with their first line. Returns how many lines, and why
+    there are not all of them, if so. Raises OSError."""
+    count, problem, out = 0, "", None
+    try:
+        async for page in pages:
+            if page and out is None:
+                out = await asyncio.to_thread(path.open, "w", encoding="utf-8", errors="replace")
+            if out is not None:
+                await asyncio.to_thread(out.writelines, [f"{line}\n" for line in page])
+                count += len(page)
+    except LogError as error:
+        problem = str(error)
+    finally:
+        if out is not None:
+            await asyncio.to_thread(out.close)
+    return count, problem

@@ -23,6 +23,7 @@ from remote.protocol import (
     GpuState,
     Happened,
     History,
+    HostState,
     Lights,
     LogPart,
     Message,
@@ -57,6 +58,8 @@ class Recorded(Protocol):
     begin: float
     end: float
     target: TargetSpec | None
+    clock: int
+    """Seconds by which the clock of the logs' machine is east of UTC."""
 
     @property
     def events(self) -> Sequence[Event]:
@@ -184,7 +187,7 @@ def snapshot_at(
     return Snapshot(
         time=now, seq=seq, full=True, infos=infos, servers=servers, gpus=cards,
         epochs=epochs, swap=swap, run=recorded.run_at(now) or UNSET,
-        target=recorded.target or UNSET,
+        target=recorded.target or UNSET, host=HostState(clock_east_s=recorded.clock),
         alerts=list(told.alerts), verdict=told.verdict,
     )  # fmt: skip
 
@@ -311,9 +314,13 @@ class ReplayFeed:
             case ReadHistory(since=since, until=until, points=points):
                 end = min(until or self.at, self.at)
                 return await asyncio.to_thread(self.recorded.history, since, end, points)
-            case ReadEvents(after=after, limit=limit):
+            case ReadEvents(after=after, limit=limit, before=before):
                 upto = bisect_right(self._times, self.at)
-                found = [e for e in self.recorded.events[:upto] if e.id > after]
+                found = [
+                    e
+                    for e in self.recorded.events[:upto]
+                    if e.id > after and (before is None or e.id < before)
+                ]
                 return Events(found[-limit:])
             case ReadLog():
                 try:

@@ -128,6 +128,13 @@ def clock(at: float | None) -> str:
     return UNKNOWN if at is None else time.strftime("%H:%M:%S", time.localtime(at))
 
 
+def clock_day(at: float, now: float) -> str:
+    """Local time of day with its seconds; ``11-29`` in front where it was not today."""
+    there, here = time.localtime(at), time.localtime(now)
+    today = (there.tm_year, there.tm_yday) == (here.tm_year, here.tm_yday)
+    return time.strftime("%H:%M:%S" if today else "%m-%d %H:%M:%S", there)
+
+
 def moment(at: float | None, now: float) -> str:
     """Local time, with its day when not today: ``03:12``, ``Tue 03:12``, ``8 Dec 03:12``."""
     if at is None or not math.isfinite(at) or at > 32_503_680_000:

@@ -1,4 +1,4 @@
-"""A look at what the run has written: newest records first, or those that match."""
+"""A look at what the run has written: newest records first, those that match, or one prompt's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
+
 from remote.generate import layout
+from remote.generate.records import coded
 from remote.protocol import Answer, Answers
 
 _FILES: Final = {"failed": layout.FAILED, "set_aside": layout.SET_ASIDE}
@@ -29,45 +33,105 @@ def newest(
     grep: str = "",
     outcome: str = "",
     chars: int = TEXT,
+    before: str = "",
 ) -> Answers:
-    """At most ``limit`` records, newest first, of each text ``chars`` characters. Blocking;
-    raises re.error on a bad pattern.
+    """At most ``limit`` records, newest first, of each text ``chars`` characters; with ``before``
+    those older than where an earlier answer ended (its ``next``). Blocking; raises re.error on a
+    bad pattern.
 
     The open batch is looked at, too; its last line may be on its way and is left out then.
     """
     wanted = re.compile(grep.encode()) if grep else None
+    start = _place(before)
     found: list[Answer] = []
     looked = 0
-    for path in _paths(folder, kind):
-        for line in _backwards(path):
+    for number, path in _files(folder, kind):
+        if start is not None and number > start[0]:
+            continue
+        end = start[1] if start is not None and number == start[0] else None
+        for at, line in _backwards(path, end):
             looked += len(line) + 1
             if wanted is not None and not wanted.search(line):
                 pass
             elif (answer := _answer(line, chars)) is not None and outcome in ("", answer.outcome):
                 found.append(answer)
-                if len(found) >= limit:
-                    return Answers(found, complete=False)
-            if looked > SCAN:
-                return Answers(found, complete=False)
-    return Answers(found)
+            if len(found) >= limit or looked > SCAN:
+                return Answers(found, complete=False, next=f"{number}:{at}", looked=looked)
+    return Answers(found, looked=looked)
 
 
-def _paths(folder: Path, kind: str) -> list[Path]:
+def of_prompt(folder: Path, index: int, chars: int = TEXT) -> Answers:
+    """What there is of one prompt, of every kind: the manifest tells which sealed batch has it,
+    so that only that file is read. ``note`` says where it is if it is not here. Blocking."""
+    wanted = re.compile(rb'\s*\{"index":\s*%d\b' % index)
+    listed = _batches_with(folder / layout.MANIFEST, index)
+    found: list[Answer] = []
+    looked = 0
+    paths = [path for _, path in _files(folder, "done") if listed.get(path.name, True)]
+    for path in (*paths, folder / _FILES["failed"], folder / _FILES["set_aside"]):
+        for _, line in _backwards(path):
+            looked += len(line) + 1
+            if wanted.match(line) and (answer := _answer(line, chars)) is not None:
+                found.append(answer)
+            if looked > SCAN:  # batches without a line in the manifest: of another tool
+                note = "only the newest batches without a line in the manifest were looked through"
+                return Answers(found, complete=False, looked=looked, note=note)
+    away = [n for n, has in listed.items() if has and not (folder / n).exists()]
+    note = f"prompt {index:,}: its record is in {away[0]}, which is only in S3" if away else ""
+    return Answers(found, looked=looked, note=note)
+
+
+class _Listed(msgspec.Struct):
+    """The keys of a manifest line that count here."""
+
+    name: str
+    indices: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+def _batches_with(manifest: Path, index: int) -> dict[str, bool]:
+    """Every batch of the manifest, and whether it has the prompt; the last line of a name wins."""
+    listed: dict[str, bool] = {}
+    try:
+        lines = manifest.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return {}
+    for line in lines:
+        try:
+            entry = msgspec.json.decode(line, type=_Listed)
+            steps = coded(entry.indices)
+            within = bool(steps) and steps[0] <= index <= sum(steps)
+            listed[entry.name] = within and index in accumulate(steps)
+        except msgspec.DecodeError:
+            continue
+    return listed
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    """Number of a file and an offset in it, as ``next`` tells them; None for anything else."""
+    number, _, offset = text.partition(":")
+    return (int(number), int(offset)) if number.isdecimal() and offset.isdecimal() else None
+
+
+def _files(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """The files of a kind with their numbers, newest first. A batch keeps its number when it is
+    sealed, so that a place in it stays good."""
     if kind != "done":
-        return [path] if (path := folder / _FILES[kind]).is_file() else []
+        return [(0, path)] if (path := folder / _FILES[kind]).is_file() else []
     numbered = [
         (number, path)
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (number := layout.batch_number(path.name.removesuffix(layout.OPEN))) is not None
     ]
-    return [path for _, path in sorted(numbered, reverse=True)]
+    return sorted(numbered, reverse=True)
 
 
-def _backwards(path: Path) -> Iterator[bytes]:
-    """Whole lines from the last to the first; nothing where the file went away meanwhile."""
+def _backwards(path: Path, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Whole lines from the last one (that ends at ``end``) to the first, each with its offset;
+    nothing where the file went away meanwhile."""
     try:
         with path.open("rb") as file:
             at = os.fstat(file.fileno()).st_size
+            at = at if end is None else min(at, end)
             rest = b""
             torn = True  # what stands behind the last newline is no line yet
             while at > 0:
@@ -76,12 +140,16 @@ def _backwards(path: Path) -> Iterator[bytes]:
                 at = begin
                 lines = block.split(b"\n")
                 rest = lines.pop(0)
+                behind = begin + len(block)
                 if torn and lines:
-                    lines.pop()
+                    behind -= len(lines.pop()) + 1
                     torn = False
-                yield from reversed(lines)
+                for line in reversed(lines):
+                    behind -= len(line)
+                    yield behind, line
+                    behind -= 1
             if rest and not torn:
-                yield rest
+                yield 0, rest
     except FileNotFoundError:
         return
 

@@ -162,4 +162,5 @@ def host(workspace: Path, *, simulated: bool = False) -> HostState:
         disk_free=free,
         disk_total=total,
         simulated=simulated,
+        clock_east_s=time.localtime().tm_gmtoff,
     )

@@ -77,6 +77,7 @@ class Journal:
         self._pool = ThreadPoolExecutor(1, "journal")
         self._db: sqlite3.Connection | None = None
         self._waiting = 0
+        self._first_event = 0
         self._last_event = 0
         self._written_event = 0
         self._last_action = 0
@@ -145,6 +146,7 @@ class Journal:
         shown: Literal["info", "warning", "error"] = (
             "error" if level == "error" else "warning" if level == "warning" else "info"
         )
+        self._first_event = self._first_event or self._last_event
         event = Event(self._last_event, time.time(), kind, shown, text, gpu, who)
         self.recent.append(event)
         self._submit(self._write_events)
@@ -218,16 +220,23 @@ class Journal:
     # --- reading ---
 
     @property
+    def first_event(self) -> int:
+        """Id of the oldest event, 0 where there is none."""
+        return self._first_event
+
+    @property
     def last_event(self) -> int:
         """Id of the newest event, 0 where there is none."""
         return self._last_event
 
-    async def events(self, after: int, limit: int) -> list[Event]:
-        """The newest ``limit`` events with an id above ``after``, oldest first."""
-        ring = [e for e in self.recent if e.id > after]
+    async def events(self, after: int, limit: int, before: int | None = None) -> list[Event]:
+        """The newest ``limit`` events with an id above ``after`` and below ``before`` (None: up to
+        the newest), oldest first."""
+        end = self._last_event + 1 if before is None else before
+        ring = [e for e in self.recent if after < e.id < end]
         if len(ring) >= limit or not self.recent or self.recent[0].id <= after + 1:
             return ring[-limit:] if limit else []
-        first = ring[0].id if ring else self._last_event + 1
+        first = ring[0].id if ring else end
 
         def read() -> list[Event]:
             return self._read_events("id > ? AND id < ?", (after, first), limit - len(ring))
@@ -276,7 +285,8 @@ class Journal:
         return db
 
     def _read_back(self, db: sqlite3.Connection) -> None:
-        last = db.execute("SELECT max(id) FROM events").fetchone()[0]
+        first, last = db.execute("SELECT min(id), max(id) FROM events").fetchone()
+        self._first_event = first or self._first_event
         if last is None and not self._last_event:
             # Cursors of consoles outlive a lost journal: begin above every id it can have given.
             self._last_event = self._written_event = int(time.time())

@@ -202,6 +202,8 @@ class HostState(Struct, frozen=True):
     disk_total: int | None = None
     simulated: bool = False
     """True where the hardware is a simulation (the lab says so in its environment)."""
+    clock_east_s: int | None = None
+    """Seconds by which the clock that stamps its logs is east of UTC."""
 
 
 RunStatus: TypeAlias = Literal["running", "paused", "draining", "done", "stopped", "failed"]
@@ -370,6 +372,11 @@ class Swap(Struct, frozen=True):
     confirm_s: float | None = None
     """Once all servers have the new flags, the old ones come back after so many seconds unless a
     :class:`Decide` has kept the new ones and they do no worse."""
+    take_over: list[int] = []
+    """Processes (pids) of servers not started by Stoker that may be ended."""
+    decision: Literal["", "keep", "take back"] = ""
+    """What a :class:`Decide` has said and what is not carried out yet."""
+    decided_by: str = ""
 
 
 class Event(Struct, frozen=True):
@@ -430,6 +437,16 @@ class Snapshot(Struct, tag="snapshot", frozen=True):
     verdict: Verdict | UnsetType | None = UNSET
 
 
+SERVER_SERIES = ("gen_tok_s", "kv_usage", "mamba_usage", "running", "queued")
+"""Fields of :class:`ServerState` of which the past is kept."""
+
+CARD_SERIES = ("temperature_c", "power_w", "memory_used_mib", "utilization")
+"""Fields of :class:`GpuState` of which the past is kept."""
+
+SERIES = (*SERVER_SERIES, *CARD_SERIES)
+"""What the history keeps of each GPU, in the order of a stored row; new ones only at the end."""
+
+
 # --- Console → agent: requests, each answered by one result or one failure ---
 
 
@@ -473,13 +490,17 @@ class Restart(Struct, tag="restart", frozen=True):
 
 
 class Rollback(Struct, tag="rollback", frozen=True):
-    """Swap back to an earlier epoch (the previous one by default). → :class:`Plan`"""
+    """Swap back to an earlier epoch (the previous one by default). → :class:`Plan`
+
+    With ``dry_run`` nothing is done: the plan and the difference come back.
+    """
 
     spec: TargetSpec
     epoch: int | None = None
     strategy: Literal["rolling", "all"] = "rolling"
     in_flight: InFlight = "continue"
     at_once: int = 1
+    dry_run: bool = False
 
 
 class Decide(Struct, tag="swap.decide", frozen=True):
@@ -535,10 +556,12 @@ class ReadHistory(Struct, tag="history", frozen=True):
 
 
 class ReadEvents(Struct, tag="events", frozen=True):
-    """Events with an id above ``after``, newest ``limit`` of them. → :class:`Events`"""
+    """Events with an id above ``after`` and below ``before`` (None: up to the newest), newest
+    ``limit`` of them. → :class:`Events`"""
 
     after: int = 0
     limit: int = 500
+    before: int | None = None
 
 
 class ReadBatches(Struct, tag="batches", frozen=True):
@@ -550,7 +573,8 @@ class ReadMix(Struct, tag="mix", frozen=True):
 
 
 class ReadAnswers(Struct, tag="answers", frozen=True):
-    """Newest records of the run's directory, or those whose line matches. → :class:`Answers`"""
+    """Newest records of the run's directory, those whose line matches, or with ``index`` all
+    that there is of one prompt. → :class:`Answers`"""
 
     kind: Literal["done", "failed", "set_aside"] = "done"
     limit: int = 50
@@ -558,6 +582,9 @@ class ReadAnswers(Struct, tag="answers", frozen=True):
     outcome: str = ""
     chars: int = 8000
     """At most so many characters of each text travel."""
+    before: str = ""
+    """Go on where an earlier answer ended: its ``next``."""
+    index: int | None = None
 
 
 class ReadFlags(Struct, tag="flags", frozen=True):
@@ -678,8 +705,7 @@ class History(Struct, tag="history", frozen=True):
 
     times: list[float]
     series: dict[str, list[list[float | None]]]
-    """Name (``gen_tok_s``, ``kv_usage``, ``mamba_usage``, ``running``, ``queued``,
-    ``temperature_c``, ``power_w``, ``memory_used_mib``) → one list of values a GPU."""
+    """Name (one of :data:`SERIES`) → one list of values a GPU."""
 
 
 class Events(Struct, tag="events", frozen=True):
@@ -779,6 +805,12 @@ class Answers(Struct, tag="answers", frozen=True):
 
     answers: list[Answer]
     complete: bool = True
+    next: str = ""
+    """Where a further look begins."""
+    looked: int = 0
+    """Bytes that were looked through."""
+    note: str = ""
+    """One line that people should know, e.g. that a record is only in S3."""
 
 
 FlagKind: TypeAlias = Literal["bool", "int", "float", "str", "json", "size"]
@@ -873,7 +905,8 @@ class Happened(Struct, tag="happened", frozen=True):
 
 
 class Skipped(Struct, tag="skipped", frozen=True):
-    """The subscriber was too slow: so many messages of a kind were dropped for it."""
+    """So many messages of a kind are not pushed: the subscriber was too slow, or begins behind
+    more events than are pushed. Events can still be read."""
 
     what: str
     count: int

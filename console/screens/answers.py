@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
@@ -13,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from console.text import duration, number, visible
+from console.text import duration, number, size, visible
 from console.widgets.paint import Line, Part, Tall, cut, pad
 from remote.protocol import Answer, Answers, ReadAnswers
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 KINDS: tuple[Literal["done", "failed", "set_aside"], ...] = ("done", "failed", "set_aside")
 OUTCOMES = ("", "ok", "length", "looped", "empty", "bad_tool_call", "rejected", "failed")
 LIMIT = 100
+
+_INDEX = re.compile(r"\s*#\s*(\d[\d,]*)\s*")
+"""A prompt's index, as one types it into the search."""
 
 
 def one_line(answer: Answer, width: int) -> str:
@@ -124,12 +129,18 @@ class AnswersScreen(ModalScreen[None]):
         self.outcome = 0
         self.grep = ""
         self.found: list[Answer] = []
+        self._next = ""
+        """Where a further look begins, empty where there is none."""
+        self._looked = 0
+        """Bytes that were looked through for what is found so far."""
 
     def compose(self) -> ComposeResult:
         """See :class:`ModalScreen`."""
         with Vertical(classes="dialog wide"):
             yield OptionList(id="answers", markup=False)
-            entry = Input(id="search", placeholder="regular expression over the records; enter")
+            entry = Input(
+                id="search", placeholder="regular expression over the records, or #1234; enter"
+            )
             entry.display = False
             yield entry
 
@@ -141,40 +152,64 @@ class AnswersScreen(ModalScreen[None]):
     @property
     def request(self) -> ReadAnswers:
         """What is looked for now."""
+        if index := _INDEX.fullmatch(self.grep):
+            return ReadAnswers(index=int(index[1].replace(",", "")))
         return ReadAnswers(
             kind=KINDS[self.kind], limit=LIMIT, grep=self.grep, outcome=OUTCOMES[self.outcome]
         )
 
-    async def load(self) -> None:
-        """Ask anew."""
+    async def load(self, *, on: bool = False) -> None:
+        """Ask anew, or go on behind what is found so far."""
         box = self.query_one(".dialog")
         request = self.request
-        words = [request.kind.replace("_", " ")]
+        words = [request.kind.replace("_", " ")] if request.index is None else []
         words += [request.outcome] if request.outcome else []
         words += [f"/{request.grep}/"] if request.grep else []
+        words += [f"prompt {request.index:,}"] if request.index is not None else []
         box.border_title = Content("Answers: " + ", ".join(words))
         keys = ["tab kind", "o outcome", "/ search", "r again"]
         if request.kind != "done":
             keys.append("R retry")
         box.border_subtitle = "   ".join([*keys, "enter opens", "esc closes"])
-        found = await self.app.ask(request, timeout=60)
+        asked = replace(request, before=self._next) if on else request
+        found = await self.app.ask(asked, timeout=60)
         if not isinstance(found, Answers) or not self.is_attached or request != self.request:
             return  # refused, left, or something else is looked for meanwhile
-        self.found = found.answers
+        if on and asked.before != self._next:
+            return  # asked twice
+        first = len(self.found) if on else 0
+        self.found = [*self.found[:first], *found.answers]
+        self._looked = found.looked + (self._looked if on else 0)
+        self._next = "" if found.complete else found.next
         listed = self.query_one(OptionList)
         # Not laid out yet where the answer was quick: as wide as it will be.
         width = max(40, (listed.size.width or min(200, self.app.size.width * 24 // 25) - 4) - 4)
         listed.clear_options()
         listed.add_options(Option(one_line(a, width), id=f"a{n}") for n, a in enumerate(self.found))
-        if not self.found:
-            listed.add_option(Option("nothing of this kind", disabled=True))
-        else:
-            listed.highlighted = 0
+        if self._next:
+            listed.add_option(Option(self._further()))
+        elif found.note or not self.found:
+            listed.add_option(Option(found.note or self._nothing(request), disabled=True))
+        if self.found or self._next:
+            listed.highlighted = min(first, listed.option_count - 1)
+
+    def _further(self) -> str:
+        """The last line of a list that is not all there is."""
+        count = f"{len(self.found):,}" if self.found else "none"
+        return f"{count} in the newest {size(self._looked)} looked through; enter goes on"
+
+    def _nothing(self, request: ReadAnswers) -> str:
+        if request.index is not None:
+            return f"prompt {request.index:,} has no record: not done, or no such prompt"
+        return "nothing of this kind"
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open it."""
+        """Open it, or go on looking."""
         if event.option_index < len(self.found):
             self.app.push_screen(AnswerScreen(self.found[event.option_index]))
+        elif self._next:
+            event.option_list.replace_option_prompt_at_index(event.option_index, "looking …")
+            self.app.spawn(self.load(on=True))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Search."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.css.query import NoMatches
 
-from console.logfile import between, moment_of, stamp
+from console import clocks, model
+from console.logfile import LogError, between, save
 from console.screens.ask import AskLine
 from console.screens.base import StokerScreen
 from console.widgets.filter_line import FilterLine
@@ -23,7 +25,7 @@ from console.widgets.log_pane import (
     LogPane,
     MergedPane,
 )
-from console.widgets.pane import Filter, Pane
+from console.widgets.pane import Filter, Pane, compiled
 
 _QUIET = (
     "every line is shown",
@@ -32,6 +34,9 @@ _QUIET = (
 )
 
 PANES = (1, 2, 4, 8)
+
+EARLIER_S = 10.0
+"""Of an event's logs, so much from before it is shown."""
 
 
 def grid(count: int, width: int, height: int) -> tuple[int, int]:
@@ -62,7 +67,15 @@ class LogsScreen(StokerScreen):
         self.merged = False
         self.quiet = 1
         """0 every line, 1 without health checks and pollers, 2 without any access line."""
+        self.raw = False
+        """Whether lines are shown as they stand in their files."""
+        self.sought = ""
+        """What is marked and jumped to, instead of errors."""
         self._layout: tuple[object, ...] = ()
+        self._filling = False
+        """Whether panes were made that have no lines yet."""
+        self._due: str | None = None
+        """A time, in the clock of the logs, that panes go to once they are there."""
 
     # --- which logs ---
 
@@ -130,13 +143,19 @@ class LogsScreen(StokerScreen):
             with self.app.batch_update():
                 box.remove_children()
                 box.mount_all(panes)
+            self._filling = True
             self.call_after_refresh(self._filled)
             self.app.resubscribe()
 
     def _filled(self) -> None:
+        self._filling = False
+        pattern = compiled(self.sought) if self.sought else None
         for pane in self.query(LogPane):
+            pane.turn(raw=self.raw, state=self.app.state)
+            pane.seek_out(pattern)
             pane.reload(self.app.state, self.filter)
         self.retitle()
+        self._go_there()
         if len(self.query(LogPane)) == 1:
             self.query_one(LogPane).focus()
 
@@ -157,6 +176,7 @@ class LogsScreen(StokerScreen):
     def retitle(self) -> None:
         """New titles where something in them changed."""
         for pane in self.query(LogPane):
+            pane.turn(raw=self.raw, state=self.app.state)
             pane.retitle(self.app.state)
 
     def show(self) -> None:
@@ -194,8 +214,16 @@ class LogsScreen(StokerScreen):
                 self.refilter()
                 self.app.say(_QUIET[self.quiet])
             case "logs.time":
+                clock = self._clock()
+                example = "17:05 or 17:05:30" + (f", {clock}" if clock else "")
+                self.app.push_screen(AskLine("Show every pane from a time on", example), self.jump)
+            case "logs.raw":
+                self.raw = not self.raw
+                self.app.say("lines as in the file" if self.raw else "batch lines in short")
+            case "logs.find":
                 self.app.push_screen(
-                    AskLine("Show every pane from a time on", "17:05 or 17:05:30"), self.jump
+                    AskLine("Mark and go to what matches", "regular expression; nothing: errors"),
+                    self.seek_out,
                 )
             case "logs.merge":
                 self.merged = not self.merged
@@ -215,35 +243,85 @@ class LogsScreen(StokerScreen):
                 count = len(self.everything)
                 self.first = (self.first + self.panes) % count if self.panes < count else 0
             case "logs.error":
-                one = self.chosen
-                if one is None or not one.to_error():
-                    self.app.say("no error in what is held here")
+                self.to_next(back=False)
+            case "logs.before":
+                self.to_next(back=True)
             case _:
                 return False
         self.show()
         return True
 
+    def _clock(self) -> str:
+        """Whose clock times are in, where it makes a difference."""
+        return clocks.differing(self.app.state.host.clock_east_s, self.app.now())
+
+    def seek_out(self, text: str | None) -> None:
+        """Mark what matches in every pane, and go to the next in the chosen one."""
+        if text is None:
+            return
+        try:
+            pattern = compiled(text) if text else None
+        except ValueError as error:
+            self.app.say(str(error), "error")
+            return
+        self.sought = text
+        for pane in self.query(LogPane):
+            pane.seek_out(pattern)
+        if text:
+            self.to_next(back=False)
+
+    def to_next(self, *, back: bool) -> None:
+        """The chosen pane's next error, or match of what is sought; or the one before."""
+        one = self.chosen
+        if one is not None:
+            one.focus()
+            self.app.spawn(self._all([one], lambda pane: pane.to_next(back=back)))
+
+    async def _all(
+        self, panes: Sequence[LogPane], go: Callable[[LogPane], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Let panes go somewhere together; why they cannot is told once."""
+        told = await asyncio.gather(*(go(pane) for pane in panes), return_exceptions=True)
+        problems = [error for error in told if error is not None]
+        for error in problems:
+            if not isinstance(error, LogError):
+                raise error
+        if problems:
+            self.app.say("; ".join(dict.fromkeys(map(str, problems))), "warning")
+        self.retitle()
+
     def jump(self, text: str | None) -> None:
         """Every pane at one time."""
         if not text:
             return
-        panes = list(self.query(LogPane))
-        when = moment_of(text, self._day())
+        when = clocks.moment_of(text, self._newest())
         if when is None:
             self.app.say(f"{text!r} is no time: type 17:05 or 2026-11-29 17:05:30", "error")
             return
+        self._due = clocks.there(when, self.app.state.host.clock_east_s)
+        self._go_there()
 
-        async def all_of_them() -> None:
-            await asyncio.gather(*(pane.to_time(when) for pane in panes))
-            self.retitle()
+    def show_at(self, at: float) -> None:
+        """The logs around a moment (Unix time), once there are panes."""
+        self.merged = False
+        self._due = clocks.stamp_at(at - EARLIER_S, self.app.state.host.clock_east_s)
+        self.lay_out()
+        if not self._filling:
+            self._go_there()
 
-        self.app.spawn(all_of_them())
+    def _go_there(self) -> None:
+        panes = list(self.query(LogPane))
+        if self._due is not None and panes:
+            when, self._due = self._due, None
+            self.app.spawn(self._all(panes, lambda pane: pane.to_time(when)))
 
-    def _day(self) -> str:
-        """The day of what is held here, for times that are typed without one."""
-        panes = self.query(LogPane)
-        times = (stamp([pane.own(line)]) for pane in panes for line in pane.held())
-        return next((at[:10] for at in times if at), time.strftime("%Y-%m-%d"))
+    def _newest(self) -> str:
+        """The latest moment that a time typed without a day can mean, in this machine's clock."""
+        state = self.app.state
+        east = state.host.clock_east_s
+        held = [at for pane in self.query(LogPane) if (at := pane.newest()) is not None]
+        now = clocks.stamp_at(model.agent_now(state, self.app.now()))
+        return max([now, *(clocks.here(at, east) for at in held)])
 
     def ask_save(self) -> None:
         """What to save of the chosen pane."""
@@ -253,9 +331,9 @@ class LogsScreen(StokerScreen):
         example = "from 17:05 to 17:20, of the whole file; nothing: what is held here"
         if not isinstance(pane, FilePane):
             example = "enter: what is held here"
-        self.app.push_screen(
-            AskLine(f"Save lines of {pane.source}", example), lambda text: self.save(pane, text)
-        )
+        clock = self._clock() if isinstance(pane, FilePane) else ""
+        question = f"Save lines of {pane.source}" + (f" ({clock})" if clock else "")
+        self.app.push_screen(AskLine(question, example), lambda text: self.save(pane, text))
 
     def save(self, pane: LogPane, text: str | None) -> None:
         """What the pane holds, or a span of its whole file, as a file here."""
@@ -266,8 +344,8 @@ class LogsScreen(StokerScreen):
             self.app.spawn(self._write(name, _once(list(pane.held()))))
             return
         words = text.replace(" to ", " ").removeprefix("from ").split()
-        day = self._day()
-        times = [at for word in words if (at := moment_of(word, day)) is not None]
+        newest, east = self._newest(), self.app.state.host.clock_east_s
+        times = [at for word in words if (at := clocks.moment_of(word, newest)) is not None]
         if not isinstance(pane, FilePane) or len(times) != 2 or len(words) != 2:
             example = "17:05 17:20, or 2026-11-29T17:05 2026-11-30T03:00"
             self.app.say(f"type two times: {example}", "error")
@@ -275,21 +353,24 @@ class LogsScreen(StokerScreen):
             self.app.say(f"{words[1]} is before {words[0]}", "error")
         else:
             self.app.say("saving …")
-            self.app.spawn(self._write(name, between(self.app.ask, pane.source, *times)))
+            begin, end = (clocks.there(at, east) for at in times)
+            pages = between(self.app.ask, pane.source, begin, end)
+            self.app.spawn(self._write(name, pages))
 
     async def _write(self, name: str, pages: AsyncIterator[list[str]]) -> None:
-        count = 0
-        path = Path(name)
         try:
-            out = await asyncio.to_thread(path.open, "w", encoding="utf-8", errors="replace")
-            with out:
-                async for lines in pages:
-                    await asyncio.to_thread(out.writelines, [f"{line}\n" for line in lines])
-                    count += len(lines)
+            count, problem = await save(Path(name), pages)
         except OSError as error:
             self.app.say(f"{name}: {error.strerror}", "error")
-        else:
+            return
+        if problem and count:
+            self.app.say(f"incomplete: {count:,} lines saved to {name}, then: {problem}", "error")
+        elif problem:
+            self.app.say(f"{problem}; nothing was saved", "error")
+        elif count:
             self.app.say(f"{count:,} lines saved to {name}")
+        else:
+            self.app.say("there are no such lines; nothing was saved", "warning")
 
     def refilter(self) -> None:
         """Everything held, through the filter as it is now."""
@@ -314,7 +395,7 @@ class LogsScreen(StokerScreen):
         """Escape: the filter first, then holding."""
         if self.query_one(FilterLine).let_go():
             return True
-        held = [p for p in self.query(LogPane) if not p.following]
+        held = [p for p in self.query(LogPane) if not p.following or p.loading]
         for pane in held:
             pane.follow()
         return bool(held)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.text import clock, visible
+from console.model import agent_now
+from console.text import clock_day, visible
 from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad
 from remote.protocol import Event
 
@@ -18,10 +19,10 @@ ELSEWHERE = frozenset({"swap.step", "action.done"})
 LEVEL = {"info": ("·", "dim"), "warning": ("▲", "warn"), "error": ("✖", "bad")}
 
 
-def event_line(event: Event, width: int, *, kind: bool) -> Line:
-    """Time, mark, GPU, text, who."""
+def event_line(event: Event, width: int, now: float, *, kind: bool) -> Line:
+    """Time (with its day where that is not the day of ``now``), mark, GPU, text, who."""
     sign, style = LEVEL.get(event.level, ("?", "warn"))
-    line: list[Part] = [(f"{clock(event.time)} ", "dim"), (f"{sign} ", style)]
+    line: list[Part] = [(f"{clock_day(event.time, now)} ", "dim"), (f"{sign} ", style)]
     if kind:
         line.append((pad(visible(event.kind), 16) + " ", "dim"))
     if event.gpu is not None:
@@ -32,7 +33,7 @@ def event_line(event: Event, width: int, *, kind: bool) -> Line:
     return clip(line, width)
 
 
-def tail_lines(found: Sequence[Event], width: int, height: int) -> list[Line]:
+def tail_lines(found: Sequence[Event], width: int, height: int, now: float) -> list[Line]:
     """The newest events that fit, newest at the bottom."""
     if not found:
         return [[("no events yet", "dim")]]
@@ -42,7 +43,7 @@ def tail_lines(found: Sequence[Event], width: int, height: int) -> list[Line]:
             told.append(event)
             if len(told) == height:
                 break
-    return [event_line(e, width, kind=width >= 110) for e in reversed(told)]
+    return [event_line(e, width, now, kind=width >= 110) for e in reversed(told)]
 
 
 class EventTail(Painted):
@@ -52,4 +53,5 @@ class EventTail(Painted):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        return tail_lines(self.app.state.events, width, height)
+        now = agent_now(self.app.state, self.app.now())
+        return tail_lines(self.app.state.events, width, height, now)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from console import model
-from console.logfile import Past, seek, stamp
+from console import clocks, model
+from console.batchline import compact
+from console.logfile import LogError, Past, first_behind, last_before, seek, stamp
 from console.text import UNKNOWN, number, percent, short, size
 from console.widgets.cards import STATE_SIGN
 from console.widgets.paint import Part, gpu_style, spread
-from console.widgets.pane import Filter, Pane
+from console.widgets.pane import Filter, Pane, far
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -27,6 +29,13 @@ NOISE = re.compile(
 
 ACCESS_OR_NOISE = re.compile(f"{NOISE.pattern}|{ACCESS.pattern}")
 
+COMPACT = 200
+"""In panes narrower than this, batch lines are told in a few words: the numbers stand at their
+end."""
+
+PAGES = 8
+"""Pages, or searches, that one key may fetch until something is found that is shown."""
+
 BAR = "│"
 """Between a line of the merged view and where it is from."""
 
@@ -41,9 +50,18 @@ _PHASE = re.compile(
     r"Application startup|Uvicorn running|server_args=|max_total_num_tokens=|Port \d+: OK|"
     r"Starting generation|healthy"
 )
-_STAMP = re.compile(r"^\[\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d(?:\.\d+)?)\] ?")
+_STAMP = re.compile(
+    r"^(\[)?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)([.,]\d+)?(?(1)([^\]]{0,40})\] ?| )"
+)
 _BATCH = re.compile(r"\] (?:Decode|Prefill) batch")
 _SERVER_ERROR = re.compile(r'" 5\d\d\b')
+
+ERROR = (
+    r"^(?!.{0,60}\] (?:Decode|Prefill) batch)"
+    rf"(?:(?=.*{ACCESS.pattern}).*{_SERVER_ERROR.pattern}"
+    rf"|(?!.*{ACCESS.pattern}).{{0,500}}?(?i:{_BAD.pattern}))"
+)
+"""What :func:`log_style` calls bad, as a search on the other side."""
 
 
 def log_style(line: str) -> str:
@@ -74,14 +92,39 @@ class LogPane(Pane):
         self.source = source
         self.loading = False
         """Whether a page of a file is on its way."""
+        self.raw = False
+        """Whether lines are shown as they stand in the file."""
+        self._east: int | None = None
+        self._today = ""
 
     def own(self, raw: str) -> str:
         """Of a line that is held here, what its log has of it."""
         return raw
 
     def text_of(self, raw: str) -> str:
-        """The day and the brackets of SGLang's time stamp are left out: panes are narrow."""
-        return _STAMP.sub(r"\1 ", super().text_of(raw), count=1)
+        """In this machine's clock, the day left out where it is today's, and batch lines in a few
+        words: panes are narrow."""
+        text = super().text_of(raw)
+        if self.raw:
+            return text
+        found = _STAMP.match(text)
+        if found is None:
+            return text
+        when = clocks.here(f"{found[2]} {found[3]}", self._east)
+        when = when[11:] if when[:10] == self._today else when[5:]
+        rest = text[found.end() :]
+        if self.size.width < COMPACT:
+            rest = compact(rest) or rest
+        return f"{when}{found[4] or ''}{found[5] or ''} {rest}"
+
+    def turn(self, *, raw: bool, state: model.State) -> None:
+        """Show lines raw or not, and as it fits the clocks of now."""
+        east = state.host.clock_east_s
+        today = clocks.stamp_at(model.agent_now(state, self.app.now()))[:10]
+        if (raw, east, today) != (self.raw, self._east, self._today):
+            self.raw, self._east, self._today = raw, east, today
+            self._strips.clear()
+            self.refresh()
 
     def name_parts(self, state: model.State) -> list[Part]:
         """Whose lines these are: the left of the title."""
@@ -89,9 +132,10 @@ class LogPane(Pane):
 
     def place_parts(self, state: model.State) -> list[Part]:
         """Where one looks, and what is not shown: the right of the title."""
-        if self.following:
-            return []
-        return [(f"held, {short(self.behind)} below ", "bold warn")]
+        parts = [(f"{short(self.hidden)} noise hidden ", "dim")] if self.hidden else []
+        if not self.following:
+            parts.append((f"held, {short(self.behind)} below ", "bold warn"))
+        return parts
 
     def retitle(self, state: model.State) -> None:
         """The title as it is now."""
@@ -122,23 +166,43 @@ class LogPane(Pane):
         """Every line held here, oldest first."""
         return (line for _, line in self._lines)
 
-    def to_error(self) -> bool:
-        """Jump to the next line that tells of an error; whether there is one."""
-        found = self.find(lambda raw: log_style(self.own(raw)) == "bad")
-        if found is not None:
-            self.focus()
-            self.jump(found)
-        return found is not None
+    def newest(self) -> str | None:
+        """The last time in what is held here, in the clock of the logs."""
+        lines = (stamp([self.own(line)]) for _, line in reversed(self._lines))
+        return next((at for at in lines if at is not None), None)
 
-    async def to_time(self, when: str) -> None:
-        """Put the first line at or after a time on top, of those held here."""
+    def bad(self, raw: str) -> bool:
+        """Whether a line held here tells of an error."""
+        return log_style(self.own(raw)) == "bad"
+
+    def wanted(self, raw: str) -> bool:
+        """Whether a line is one that is jumped to: what is sought, else an error."""
+        if self._sought is None:
+            return self.bad(raw)
+        return self._sought.search(self.text_of(raw)) is not None
+
+    async def to_next(self, *, back: bool) -> None:
+        """Jump to the next line that is :meth:`wanted`, or the one before. Raises LogError."""
+        found = self.find(self.wanted, back=back, wrap=not back and self.following)
+        if found is None:
+            raise LogError(f"{self.source}: nothing more that way is held here")
+        self.jump(found)
+
+    def on_top(self, when: str) -> bool:
+        """Put the first line held here at or after a time on top; whether there is one."""
         for place, line in self._lines:
             at = stamp([self.own(line)])
             if at is not None and at >= when:
                 self.hold()
                 self._top = place
                 self.refresh()
-                return
+                return True
+        return False
+
+    async def to_time(self, when: str) -> None:
+        """Put the first line at or after a time (of the logs' clock) on top. Raises LogError."""
+        if not self.on_top(when):
+            raise LogError(f"{self.source}: nothing that late is held here")
 
 
 class FilePane(LogPane):
@@ -150,6 +214,8 @@ class FilePane(LogPane):
         """What is shown of the file itself, while one looks back."""
         self._seen = 0
         """Number of the first line of the ring that is not here yet."""
+        self._turn = 0
+        """Grows with everything that makes a page on its way unwanted."""
 
     def name_parts(self, state: model.State) -> list[Part]:
         """See :class:`LogPane`; a server's state and load."""
@@ -190,6 +256,7 @@ class FilePane(LogPane):
 
     def reload(self, state: model.State, wanted: Filter) -> None:
         """See :class:`LogPane`; looking back ends with it."""
+        self._leave()
         if self.past is not None:
             self.past = None
             self.following = True
@@ -205,9 +272,29 @@ class FilePane(LogPane):
         """See :class:`LogPane`."""
         return super().incomplete or self.past is not None
 
+    def follow(self) -> None:
+        """See :class:`Pane`; a page on its way is not wanted any more."""
+        self._leave()
+        super().follow()
+
+    def _set_out(self) -> int:
+        """Begin to fetch; whoever fetched before gives up. Returns what :meth:`_gone` asks for."""
+        self._turn += 1
+        self.loading = True
+        return self._turn
+
+    def _gone(self, turn: int) -> bool:
+        """Whether what was set out for is not wanted any more."""
+        return turn != self._turn or not self.is_attached
+
+    def _leave(self) -> None:
+        """Nothing that is being fetched is wanted any more."""
+        self._turn += 1
+        self.loading = False
+
     def action_start(self) -> None:
         """The first line of the file."""
-        self.app.spawn(self._go_to(0))
+        self.app.spawn(self._go_to(0, self._set_out()))
 
     def wants_before(self) -> None:
         """See :class:`Pane`: the file has what the ring dropped."""
@@ -225,47 +312,88 @@ class FilePane(LogPane):
 
     async def to_time(self, when: str) -> None:
         """See :class:`LogPane`; from the file itself."""
-        offset = await seek(self.app.ask, self.source, when)
-        if offset is not None:
-            await self._go_to(offset)
-            await super().to_time(when)
+        turn = self._set_out()
+        try:
+            offset = await seek(self.app.ask, self.source, when)
+        except LogError:
+            if not self._gone(turn):
+                self.loading = False
+            raise
+        await self._go_to(offset, turn)
+        if not self._gone(turn) and not self.on_top(when):
+            raise LogError(f"{self.source}: nothing to show from that time on")
+
+    async def to_next(self, *, back: bool) -> None:
+        """See :class:`LogPane`; over the whole file. Forward from the newest line, where there is
+        nothing further, it looks back."""
+        live = self.past is None and not back
+        found = self.find(self.wanted, back=back, wrap=live)
+        if found is not None:
+            self.jump(found)
+            return
+        turn = self._set_out()
+        try:
+            past = self.past or await self._enter(turn)
+            if past is None or self._gone(turn):
+                return
+            offset = await self._look(past, turn, back=back or live)
+        finally:
+            if not self._gone(turn):
+                self.loading = False
+        if self._gone(turn):
+            return
+        if offset is None:
+            where = "before this" if back or live else "from here to the end of the log"
+            what = "error" if self._sought is None else "match"
+            raise LogError(f"{self.source}: no {what} {where}")
+        turn = self._set_out()
+        await self._go_to(offset, turn)
+        if not self._gone(turn):
+            self.jump(max(0, self._top))
+
+    async def _look(self, past: Past, turn: int, *, back: bool) -> int | None:
+        """Offset of the next line in the file that is :meth:`wanted` and passes the filter."""
+        wanted = ERROR if self._sought is None else far(self._sought)
+        grep = f"^(?=.*?(?:{self._grep}))(?=.*?(?:{wanted}))" if self._grep else wanted
+        look = last_before if back else first_behind
+        at = past.first if back else past.next
+        return await look(self.app.ask, self.source, at, grep, lambda: self._gone(turn))
 
     @property
     def _grep(self) -> str:
         """The filter as the other side searches by it; nothing for one it cannot do."""
         found = self._filter
-        if found.pattern is None or found.inverted:
-            return ""
-        return f"(?i){found.text}" if found.pattern.flags & re.IGNORECASE else found.text
+        return "" if found.pattern is None or found.inverted else far(found.pattern)
 
     def _kept(self, past: Past) -> list[tuple[int, str]]:
+        self.hidden = 0
         return self._sifted(past.lines())
 
     async def _page(self, *, back: bool) -> None:
         """Fetch a page before or behind what is shown, and keep the line on top where it is."""
-        self.loading = True
+        turn = self._set_out()
         try:
-            past = self.past
-            if past is None:
-                past = await self._enter()
-                if past is None:
-                    return
-            top = self._top
+            past = self.past or await self._enter(turn)
+            if past is None or self._gone(turn):
+                return
             ask = self.app.ask
-            for _ in range(8):  # a page of nothing but noise is no page
+            for _ in range(PAGES):  # a page of nothing but noise is no page
                 before = past.count
                 came = await (past.back(ask) if back else past.on(ask))
+                if self._gone(turn):
+                    return
                 kept = self._kept(past)
-                if not came and not (back and past.first > 0):
+                if not came and not (past.first > 0 if back else past.next < past.size):
                     break
                 if len(kept) > len(self._lines) or past.count < before:
                     break
             self.past = past
-            self.show_lines(kept, top)
+            self.show_lines(kept, self._top)
         finally:
-            self.loading = False
+            if not self._gone(turn):
+                self.loading = False
 
-    async def _enter(self) -> Past | None:
+    async def _enter(self, turn: int) -> Past | None:
         """From the ring to the file: the same lines, now with their place in it."""
         ring = self.app.state.logs.get(self.source)
         if ring is None or ring.next <= 0:
@@ -274,26 +402,37 @@ class FilePane(LogPane):
         past.size = max(ring.size, ring.next)
         rows = max(self.rows, len(self._lines))
         await past.back(self.app.ask, ring.next, min(9_000, rows))
+        if self._gone(turn):
+            return None
         kept = self._kept(past)
         if kept:
             self.following = False
             self._top = kept[0][0]
         return past
 
-    async def _go_to(self, offset: int) -> None:
-        """Show the file from a place on."""
-        self.loading = True
+    async def _go_to(self, offset: int, turn: int) -> None:
+        """Show the file from a place on, some lines before it above; with a filter, from the first
+        that passes it. Nothing happens where that is not wanted any more."""
         try:
-            past = Past(self.source)
-            past.size = offset
-            await past.on(self.app.ask, offset)
+            past = Past(self.source, self._grep)
+            past.size = past.searched = offset
+            kept: list[tuple[int, str]] = []
+            for page in range(PAGES):
+                came = await past.on(self.app.ask, None if page else offset)
+                if self._gone(turn):
+                    return
+                kept = self._kept(past)
+                if kept or (not came and past.next >= past.size):
+                    break
             await past.back(self.app.ask)
+            if self._gone(turn):
+                return
             kept = self._kept(past)
-            top = next((n for n, _ in kept if n >= 0), None)
             self.past = past
-            self.show_lines(kept, top)
+            self.show_lines(kept, next((n for n, _ in kept if n >= 0), kept[-1][0] if kept else 0))
         finally:
-            self.loading = False
+            if not self._gone(turn):
+                self.loading = False
 
 
 class MergedPane(LogPane):
@@ -306,6 +445,9 @@ class MergedPane(LogPane):
         """Lines taken in so far: the number of the next."""
         self._from: dict[str, int] = {}
         self._at: dict[str, str] = {}
+        """The last time in each log, in their clock."""
+        self._came: dict[str, deque[tuple[int, str]]] = {}
+        """Of logs without times, when lines came: from which number on, and the time."""
 
     def own(self, raw: str) -> str:
         """See :class:`LogPane`."""
@@ -324,15 +466,28 @@ class MergedPane(LogPane):
             ring = state.logs.get(source)
             if ring is None or not ring.end:
                 continue
-            _, lines = ring.since(self._from.get(source, 0))
+            known = source in self._from
+            start, lines = ring.since(self._from.get(source, 0))
             self._from[source] = ring.end
+            if lines and known and source not in self._at:
+                now = clocks.stamp_at(model.agent_now(state, self.app.now()), self._east)
+                came = self._came.setdefault(source, deque(maxlen=model.MAX_LINES))
+                came.append((start, now))
             label = source.removeprefix("gpu")
-            for line in lines:
-                at = stamp([line]) or self._at.get(source, "")
-                self._at[source] = at
+            begins = stamp(lines) or ""
+            for place, line in enumerate(lines, start):
+                if at := stamp([line]):
+                    self._at[source] = at
+                else:
+                    at = self._at.get(source) or self._arrived(source, place) or begins
                 found.append((at, f"{label:>5}{BAR}{line}"))
         found.sort(key=lambda one: one[0])
         return [line for _, line in found]
+
+    def _arrived(self, source: str, place: int) -> str:
+        """When a line of a log without times came, empty where it was there before."""
+        came = self._came.get(source, ())
+        return next((at for start, at in reversed(came) if start <= place), "")
 
     def pull(self, state: model.State) -> None:
         """See :class:`LogPane`."""

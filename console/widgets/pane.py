@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -34,12 +35,44 @@ LIMIT = 2000
 SIFT_S = 0.4
 """So long may a filter keep the screen waiting; five thousand lines take a fiftieth of it."""
 
+MARK_S = 0.05
+"""So long may it look for what to mark in one line that is painted."""
+
 
 def last_state(line: str) -> str:
     """What a terminal would show of a line that a progress bar rewrote with carriage returns."""
     if "\r" not in line:
         return line
     return next((part for part in reversed(line.split("\r")) if part.strip()), "")
+
+
+def compiled(text: str) -> re.Pattern[str]:
+    """A pattern as people type it: letters of either case unless there is a capital one. Raises
+    ValueError with one line for people."""
+    try:
+        return re.compile(text, re.IGNORECASE if text.islower() else 0)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    except OverflowError:
+        raise ValueError("not a regular expression: a number in it is too large") from None
+    except RecursionError:
+        raise ValueError("not a regular expression: nested too deep") from None
+
+
+def far(pattern: re.Pattern[str]) -> str:
+    """The same for a search on the other side."""
+    return f"(?i:{pattern.pattern})" if pattern.flags & re.IGNORECASE else pattern.pattern
+
+
+def marked(text: str, style: Style, marks: Sequence[tuple[int, int, Style]]) -> list[Segment]:
+    """The text in one style, but for its marks (start, end, style); of two that overlap the later
+    one shows."""
+    edges = sorted({0, len(text), *(min(e, len(text)) for s, t, _ in marks for e in (s, t))})
+    segments = []
+    for start, end in pairwise(edges):
+        look = next((m[2] for m in reversed(marks) if m[0] <= start < m[1]), style)
+        segments.append(Segment(text[start:end], look))
+    return segments
 
 
 class Filter:
@@ -51,17 +84,19 @@ class Filter:
         self.hide = hide
         self.problem = ""
         self.pattern: re.Pattern[str] | None = None
+        self.hid = 0
+        """Lines of the last sifting that were left out as noise."""
         wanted = text[1:] if self.inverted else text
         if wanted:
             try:
-                self.pattern = re.compile(wanted, re.IGNORECASE if wanted.islower() else 0)
-            except re.error as error:
-                self.problem = f"not a regular expression: {error}"
+                self.pattern = compiled(wanted)
+            except ValueError as error:
+                self.problem = str(error)
 
-    def keeps(self, line: str) -> bool:
-        """Whether a line is shown."""
+    def _keeps(self, line: str) -> bool:
         line = plain(last_state(line)[:LIMIT])
         if self.hide is not None and self.hide.search(line):
+            self.hid += 1
             return False
         if self.pattern is None:
             return True
@@ -69,13 +104,14 @@ class Filter:
 
     def sift(self, lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
         """Those that are shown; none where looking takes too long, and then ``problem`` says so."""
+        self.hid = 0
         if self.problem:
             return []
         if self.pattern is None:
-            return [one for one in lines if self.keeps(one[1])]
+            return [one for one in lines if self._keeps(one[1])]
         try:
             with at_most(SIFT_S):
-                return [one for one in lines if self.keeps(one[1])]
+                return [one for one in lines if self._keeps(one[1])]
         except TooLongError:
             self.problem = f"{self.text} takes too long: no repetition inside a repetition"
             return []
@@ -85,6 +121,8 @@ class Pane(Widget, can_focus=True):
     """One log or list: a title line, then lines."""
 
     ALLOW_SELECT = True
+    MOST: ClassVar[int] = MAX_LINES
+    """Lines that are held here."""
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "move(-1)"),
         ("down,j", "move(1)"),
@@ -115,8 +153,13 @@ class Pane(Widget, can_focus=True):
         super().__init__(id=id)
         self._style_of = style_of
         self._chars = 0
-        self._lines: deque[tuple[int, str]] = deque(maxlen=MAX_LINES)
+        self._lines: deque[tuple[int, str]] = deque(maxlen=self.MOST)
         self._filter = Filter()
+        self.hidden = 0
+        """Lines that were left out as noise, of those that came by."""
+        self._sought: re.Pattern[str] | None = None
+        self.chosen: int | None = None
+        """Number of the line that keys mean, where there is one."""
         self._top = 0
         """Number of the first line shown, while holding."""
         self.following = True
@@ -140,8 +183,8 @@ class Pane(Widget, can_focus=True):
     def set_filter(self, wanted: Filter, lines: Iterable[tuple[int, str]]) -> None:
         """Another filter: ``lines`` is everything there is."""
         self._filter = wanted
-        self.pending = 0
-        self._lines = deque(maxlen=MAX_LINES)
+        self.pending = self.hidden = 0
+        self._lines = deque(maxlen=self.MOST)
         self._strips.clear()
         self._lines.extend(self._sifted(lines))
         self.refresh()
@@ -150,6 +193,7 @@ class Pane(Widget, can_focus=True):
         """Lines that pass the filter; one that cannot be used is told."""
         well = not self._filter.problem
         found = self._filter.sift(lines)
+        self.hidden += self._filter.hid
         if well and self._filter.problem:
             self.post_message(self.Refused(self._filter.problem))
         return found
@@ -159,7 +203,7 @@ class Pane(Widget, can_focus=True):
         fresh = self._sifted(lines)
         if not fresh:
             return
-        room = MAX_LINES - len(self._lines)
+        room = self.MOST - len(self._lines)
         if not self.following and (self.pending or len(fresh) > room):
             self.pending += len(fresh)
             return
@@ -187,6 +231,11 @@ class Pane(Widget, can_focus=True):
     def count(self) -> int:
         """Lines that pass the filter and are held here."""
         return len(self._lines)
+
+    @property
+    def last(self) -> int | None:
+        """Number of the last of them."""
+        return self._lines[-1][0] if self._lines else None
 
     def _start(self) -> int:
         most = max(0, len(self._lines) - self.rows)
@@ -219,6 +268,7 @@ class Pane(Widget, can_focus=True):
             self.following = True
             self.post_message(self.Held(self))
         self._left = 0
+        self.choose(None)
         self.refresh()
 
     def action_follow(self) -> None:
@@ -238,6 +288,8 @@ class Pane(Widget, can_focus=True):
         if not self._lines:
             if by < 0:
                 self.wants_before()
+            elif not self.wants_after():
+                self.follow()
             return
         start = self._start()
         most = max(0, len(self._lines) - self.rows)
@@ -284,24 +336,51 @@ class Pane(Widget, can_focus=True):
             self.refresh()
 
     def jump(self, number: int) -> None:
-        """Hold with this line at the top third."""
+        """Hold with this line, chosen, at the top third."""
         if self.following:
             self.following = False
             self.post_message(self.Held(self))
+        self.choose(number)
         self._top = number
         start = self._start()
         self._top = self._lines[max(0, start - self.rows // 3)][0] if self._lines else 0
         self.refresh()
 
-    def find(self, wanted: Callable[[str], bool]) -> int | None:
-        """The next line after the first one shown that is ``wanted``, from the top again."""
+    def choose(self, number: int | None) -> None:
+        """Another line is the one that keys mean."""
+        if number != self.chosen:
+            self.chosen = number
+            self._strips.clear()
+            self.refresh()
+
+    def find(
+        self, wanted: Callable[[str], bool], *, back: bool = False, wrap: bool = True
+    ) -> int | None:
+        """The next line that is ``wanted`` behind the chosen one, or before it, or of those on the
+        screen; from the other end again where it may ``wrap``."""
         lines = list(self._lines)
-        start = self._start() + self.rows // 3 + 1
-        for index in [*range(start, len(lines)), *range(min(start, len(lines)))]:
+        start = self._start()
+        shown = range(start, min(start + self.rows, len(lines)))
+        on = next((i for i in shown if lines[i][0] == self.chosen), None)
+        if back:
+            at = on if on is not None else len(lines) if self.following else start
+            order = [*range(at - 1, -1, -1), *range(len(lines) - 1, at - 1, -1)]
+            some = at
+        else:
+            at = on + 1 if on is not None else start
+            order = [*range(at, len(lines)), *range(at)]
+            some = len(lines) - at
+        for index in order if wrap else order[:some]:
             if wanted(lines[index][1]):
                 found: int = lines[index][0]
                 return found
         return None
+
+    def seek_out(self, pattern: re.Pattern[str] | None) -> None:
+        """Mark what matches, wherever it stands; hide nothing."""
+        self._sought = pattern
+        self._strips.clear()
+        self.refresh()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """The wheel."""
@@ -360,21 +439,32 @@ class Pane(Widget, can_focus=True):
         """A line as it is shown, harmless."""
         return visible(last_state(raw), LIMIT)
 
+    def _marks(self, text: str, style: Style) -> list[tuple[int, int, Style]]:
+        """What of a line stands out: what the filter matched, and what is sought."""
+        found: list[tuple[int, int, Style]] = []
+        wanted = [(self._sought, self.palette["reverse accent"])]
+        if not self._filter.inverted:
+            wanted.insert(0, (self._filter.pattern, style + Style(bold=True, underline=True)))
+        try:
+            with at_most(MARK_S):
+                for pattern, look in wanted:
+                    if pattern is not None:
+                        found += [(*m.span(), look) for m in pattern.finditer(text)]
+        except TooLongError:
+            return []  # it is only a mark
+        return [mark for mark in found if mark[0] < mark[1]]
+
     def _strip(self, raw: str, index: int, selection: Selection | None) -> Strip:
         width = self.size.width
         text = self.text_of(raw)
         style = self.palette[self._style_of(raw)]
-        segments = [Segment(text, style)]
+        if self.chosen is not None and self._lines[index][0] == self.chosen:
+            style += Style(bgcolor=self.palette["text on-panel"].bgcolor, bold=True)
+        marks = self._marks(text, style) if self._filter.pattern or self._sought else []
         if selection is not None and (span := selection.get_span(index + 1)) is not None:
             start, end = span
-            end = len(text) if end == -1 else end
-            chosen = style + Style(reverse=True)
-            segments = [
-                Segment(text[:start], style),
-                Segment(text[start:end], chosen),
-                Segment(text[end:], style),
-            ]
-        strip = Strip([s for s in segments if s.text])
+            marks.append((start, len(text) if end == -1 else end, style + Style(reverse=True)))
+        strip = Strip(marked(text, style, marks))
         if self._left:
             strip = strip.crop(self._left, self._left + width)
         elif cell_len(text) > width:

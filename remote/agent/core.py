@@ -365,6 +365,11 @@ class Agent:
         return folder / (said or f"sglang_gpu{gpu}.log")
 
     @property
+    def first_event(self) -> int:
+        """Id of the oldest event that is kept, 0 where there is none."""
+        return self.journal.first_event
+
+    @property
     def last_event(self) -> int:
         """Id of the newest event."""
         return self.journal.last_event
@@ -413,7 +418,8 @@ class Agent:
                 return await self.journal.history(request.since, until, request.points)
             case ReadEvents():
                 limit = max(0, min(request.limit, 5000))
-                return Events(await self.journal.events(request.after, limit))
+                found = await self.journal.events(request.after, limit, request.before)
+                return Events(found)
             case ReadBatches():
                 return await asyncio.to_thread(batches.count, self.run.output)
             case ReadMix():
@@ -441,7 +447,7 @@ class Agent:
             chars=max(1, min(asked.chars, answers.TEXT)),
         )
         folder = self.run.output
-        if request.grep:
+        if request.grep or request.outcome or request.index is not None:
             return await self._search(request, folder)
         try:
             return await asyncio.to_thread(
@@ -449,9 +455,8 @@ class Agent:
                 folder,
                 request.kind,
                 request.limit,
-                "",
-                request.outcome,
-                request.chars,
+                chars=request.chars,
+                before=request.before,
             )
         except OSError as error:
             raise RequestError(f"{folder}: {error.strerror}") from None

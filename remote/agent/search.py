@@ -2,15 +2,17 @@
 
 A pattern can backtrack for longer than anybody lives, and Python's ``re`` lets no other thread
 run meanwhile: in the agent's own process it would end the watching of the servers, and nothing
-could stop it. ``python -m remote.agent.search`` reads one request on its input.
+could stop it. ``python -m remote.agent.search PARENT`` reads one request on its input.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -24,6 +26,8 @@ from remote.protocol import Answers, LogPart, ReadAnswers, ReadLog
 
 SECONDS: Final = 20.0
 """A search over as much as one may look through takes a second or two."""
+
+_SET_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
 CODE: Final = Path(__file__).resolve().parents[2]
 
@@ -53,6 +57,7 @@ async def search(
         sys.executable,
         "-m",
         "remote.agent.search",
+        str(os.getpid()),
         cwd=CODE,
         env={**os.environ, "PYTHONPATH": str(CODE)},
         stdin=asyncio.subprocess.PIPE,
@@ -64,9 +69,10 @@ async def search(
         task = msgspec.json.encode(_Task(str(path), request))
         out, _ = await asyncio.wait_for(process.communicate(task), seconds)
     except TimeoutError:
+        way = "write it without a repetition inside a repetition, or anchor it"
+        text = f"{request.grep!r} takes" if request.grep else "this search takes"
         raise SearchError(
-            f"{request.grep!r} takes over {seconds:.0f} s: write it without a repetition "
-            "inside a repetition, or anchor it"
+            f"{text} over {seconds:.0f} s" + (f": {way}" if request.grep else "")
         ) from None
     finally:
         if process.returncode is None:
@@ -82,13 +88,19 @@ async def search(
     return found
 
 
+def _answers(folder: Path, asked: ReadAnswers) -> Answers:
+    if asked.index is not None:
+        return answers.of_prompt(folder, asked.index, asked.chars)
+    return answers.newest(
+        folder, asked.kind, asked.limit, asked.grep, asked.outcome, asked.chars, asked.before
+    )
+
+
 def _look(task: _Task) -> _Found:
     request, path = task.request, Path(task.path)
     try:
         if isinstance(request, ReadAnswers):
-            return answers.newest(
-                path, request.kind, request.limit, request.grep, request.outcome, request.chars
-            )
+            return _answers(path, request)
         if request.offset is None:
             return logs.tail(request.source, path, request.lines, request.grep)
         return logs.read(request.source, path, request.offset, request.lines, request.grep)
@@ -100,7 +112,19 @@ def _look(task: _Task) -> _Found:
         return _Failed(f"grep {request.grep!r}: {error}")
 
 
+def _end_with_parent() -> None:
+    """Die with whoever asked, and in any case soon: nobody else could stop this process, and no
+    signal handler runs while a pattern is at work."""
+    signal.setitimer(signal.ITIMER_REAL, SECONDS + 5)  # SIGALRM ends a process
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if len(sys.argv) > 1 and str(os.getppid()) != sys.argv[1]:
+        sys.exit(1)  # it was gone before
+
+
 if __name__ == "__main__":
+    _end_with_parent()
     sys.stdout.buffer.write(
         msgspec.json.encode(_look(msgspec.json.decode(sys.stdin.buffer.read(), type=_Task)))
     )

@@ -80,6 +80,8 @@ class Source(Protocol):
     async def answer(self, request: Request, who: str) -> Result: ...
     async def events(self, after: int, limit: int) -> list[Event]: ...
     @property
+    def first_event(self) -> int: ...
+    @property
     def last_event(self) -> int: ...
 
 
@@ -240,8 +242,8 @@ class Connection:
         if cursor is None or cursor >= last:
             return False
         events = await self._agent.events(cursor, EVENTS_BEHIND)
-        if cursor and events and events[0].id > cursor + 1:
-            await self._send(Skipped(what="events", count=events[0].id - cursor - 1))
+        if events and (missed := events[0].id - max(cursor + 1, self._agent.first_event)) > 0:
+            await self._send(Skipped(what="events", count=missed))
         for event in events[:EVENTS_AT_ONCE]:
             await self._send(Happened(event=event))
             self._event_cursor = event.id

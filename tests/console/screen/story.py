@@ -641,8 +641,9 @@ class Story:
                 return self.batches()
             case ReadMix():
                 return self.mix()
-            case ReadEvents(after=after, limit=limit):
-                return Events([e for e in self.events if e.id > after][-limit:])
+            case ReadEvents(after=after, limit=limit, before=before):
+                end = before or self.events[-1].id + 1
+                return Events([e for e in self.events if after < e.id < end][-limit:])
             case ReadLog(source=("run" | "agent") as source):
                 return LogPart(source, 1, 0, 0, ["Port 30000: OK"])
             case ReadLog(source=source, lines=lines):
@@ -828,10 +829,18 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--trouble", action="store_true")
+    parser.add_argument("--call", type=float, default=0.0, help="an alert after so many seconds")
     given = parser.parse_args()
 
+    class Alerting(Story):
+        def advance(self, seconds: float) -> None:
+            super().advance(seconds)
+            if given.call and self.seq >= given.call and not self.alerts:
+                self.alerts.append(Alert("hot.1", "GPU 1: 91 °C", self.now))
+                self.say("alert", "GPU 1: 91 °C", level="warning")
+
     def make(on_message: Callable[[Message], None], on_link: Callable[[Link], None]) -> Story:
-        story = Story(
+        story = Alerting(
             on_message, on_link, gpus=given.gpus, rate=given.rate, now=time.time(), elapsed=60
         )
         if given.trouble:

@@ -25,6 +25,28 @@ def written(folder: Path) -> list[str]:
     return [path.read_text() for path in folder.iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("(", "missing )"),
+        ("x{4294967296}", "a number in it is too large"),
+        ("(" * 480 + ")" * 480, "nested too deep"),
+    ],
+)
+async def test_a_pattern_that_cannot_be_is_one_line(text: str, why: str) -> None:
+    """Whatever it is that ``re`` raises; typed into the line it is marked, and the app lives."""
+    assert why in Filter(text).problem
+    async with driven() as one:
+        await one.keys("e", "slash")
+        await one.until(lambda: isinstance(one.app.focused, FilterLine))
+        line = one.app.screen.query_one(FilterLine)
+        line.max_length = 0
+        line.value = text
+        await one.until(lambda: line.has_class("bad"))
+        await one.keys("enter")
+        await one.sees("not a regular expression")
+
+
 def test_an_endless_pattern_is_given_up() -> None:
     """And says why; the others' alarm goes on."""
     wanted = Filter(ENDLESS)

@@ -451,9 +451,13 @@ async def test_logs_side_by_side_filter_hold_and_follow() -> None:
         await one.until(lambda: isinstance(one.app.focused, Input))
         await one.write("prefill")
         panes = list(one.app.screen.query(LogPane))
-        await one.until(lambda: all("Prefill" in line for p in panes for line in p.shown()))
+        await one.until(lambda: all("Prefill" in line for p in panes for line in p.held()))
+        assert all(" P 1 new · " in line for p in panes for line in p.shown())
         await one.keys("enter", "escape")
-        await one.until(lambda: any("Decode" in line for line in panes[0].shown()))
+        await one.until(lambda: any(" D 37 req · kv " in line for line in panes[0].shown()))
+        await one.keys("V")
+        await one.until(lambda: any("] Decode batch, #running" in x for x in panes[0].shown()))
+        await one.keys("V")
         await one.keys("space")
         before = panes[0].shown()
         one.story.on_message(LogPart("gpu0", 1, 0, 0, ["a brand new line"] * 50))
@@ -587,7 +591,9 @@ async def test_all_logs_in_one_by_time() -> None:
         assert at == sorted(at)
         assert len({line.partition("│")[0] for line in pane.shown()}) > 4
         one.story.on_message(LogPart("gpu3", 1, 0, 0, ["[2099-01-01 00:00:00] the latest"]))
-        await one.until(lambda: any("    3│00:00:00 the latest" in line for line in pane.shown()))
+        await one.until(
+            lambda: any("    3│01-01 00:00:00 the latest" in line for line in pane.shown())
+        )
         await one.keys("M")
         await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 8)
 
@@ -622,7 +628,7 @@ async def test_events_that_come_late_are_listed_in_their_place() -> None:
         one.story.on_message(Skipped("events", 1_234))
         await one.until(lambda: any("old 3" in line for line in pane.shown()))
         assert "a late one" in pane.shown()[-1]
-        await one.sees("1.2k before were not sent")
+        await one.sees("1.2k older: page up")
 
 
 async def test_every_screen_help_and_palette_open_at_every_size() -> None:
@@ -633,7 +639,7 @@ async def test_every_screen_help_and_palette_open_at_every_size() -> None:
                 ("c", "epoch"),
                 ("g", "Outcomes"),
                 ("e", "verdict"),
-                ("l", "Decode"),
+                ("l", " req · kv "),
                 ("question_mark", "Keys"),
             ):
                 await one.keys(key)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from console import clipboard
-from console.logfile import HELD, Past, between, moment_of, seek, stamp
-from console.widgets.log_pane import FilePane, LogPane
+from console.clocks import moment_of
+from console.logfile import (
+    HELD,
+    LogError,
+    Past,
+    between,
+    first_behind,
+    last_before,
+    save,
+    seek,
+    stamp,
+)
+from console.widgets.log_pane import ERROR, FilePane, LogPane, log_style
 from remote.agent import logs
 from remote.protocol import LogPart, ReadLog, Request, Result
 from tests.console.screen.driver import driven
@@ -88,27 +101,92 @@ async def test_a_time_is_found_by_halving(tmp_path: Path, second: int) -> None:
     write(path, 20_000)
     ask = File(path)
     offset = await seek(ask, "gpu0", at(second))
-    assert offset is not None
     assert ask.asked < 20
     part = logs.read("gpu0", path, offset, 200)
     if second < 20_000:
         assert any(f"line {second} " in line for line in part.lines)
 
 
-async def test_a_log_without_times_has_none(tmp_path: Path) -> None:
-    """The run's own log."""
+async def test_a_log_without_times_says_so(tmp_path: Path) -> None:
+    """That of an old run; and one that cannot be read says that."""
     path = tmp_path / "a.log"
     path.write_text("Port 30000: OK\n" * 3_000)
-    assert await seek(File(path), "run", at(0)) is None
+    with pytest.raises(LogError, match="run: no times in this log"):
+        await seek(File(path), "run", at(0))
+
+    async def nobody(_: Request) -> Result | None:
+        return None
+
+    with pytest.raises(LogError, match="could not be read"):
+        await seek(nobody, "run", at(0))
+
+
+@pytest.mark.parametrize("second", [600, 1_400, 2_399])
+async def test_a_traceback_in_the_middle_leads_nobody_astray(tmp_path: Path, second: int) -> None:
+    """Hundreds of lines without a time exactly where the halving looks first."""
+    path = tmp_path / "a.log"
+    write(path, 2_400)
+    lines = path.read_text().splitlines(keepends=True)
+    lines[1_200:1_200] = ["  File x.py, line 1, in y\n"] * 700
+    path.write_text("".join(lines))
+    offset = await seek(File(path), "gpu0", at(second))
+    part = logs.read("gpu0", path, offset, 900)
+    assert any(f"line {second} " in line for line in part.lines)
+
+
+async def test_errors_are_found_over_the_whole_file(tmp_path: Path) -> None:
+    """One way and the other, and only while somebody wants to know."""
+    path = tmp_path / "a.log"
+    write(path, 20_000)
+    ask = File(path)
+    size = path.stat().st_size
+
+    async def line(offset: int | None) -> str:
+        assert offset is not None
+        return logs.read("gpu0", path, offset, 1).lines[0]
+
+    last = await last_before(ask, "gpu0", size, ERROR, lambda: False)
+    assert "line 19007 ERROR" in await line(last)
+    earlier = await last_before(ask, "gpu0", last or 0, ERROR, lambda: False)
+    assert "line 18007 ERROR" in await line(earlier)
+    behind = logs.read("gpu0", path, earlier or 0, 1).next
+    assert await first_behind(ask, "gpu0", behind, ERROR, lambda: False) == last
+    behind = logs.read("gpu0", path, last or 0, 1).next
+    assert await first_behind(ask, "gpu0", behind, ERROR, lambda: False) is None
+    assert await last_before(ask, "gpu0", size, ERROR, lambda: True) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-29 17:05:30] Scheduler hit an exception: Traceback (most recent call last)",
+        "[2026-11-29 17:05:30] torch.OutOfMemoryError: CUDA out of memory",
+        '[2026-11-29 17:05:30] INFO:     127.0.0.1:1 - "POST /generate HTTP/1.1" 503 Unavailable',
+        '[2026-11-29 17:05:30] INFO:     127.0.0.1:1 - "GET /error HTTP/1.1" 200 OK',
+        "[2026-11-29 17:05:30] Decode batch, #running-req: 3, error: 1",
+        "[2026-11-29 17:05:30 TP0] Prefill batch [4], #new-seq: 3, failed: 1",
+        "2026-11-29 17:05:30,123 E agent: server.failed: GPU 3",
+        "x " * 300 + "error",
+        "all is well",
+    ],
+)
+def test_the_other_side_takes_for_errors_what_is_painted_as_such(line: str) -> None:
+    """Two ways to say the same."""
+    assert (re.search(ERROR.encode(), line.encode()) is not None) == (log_style(line) == "bad")
 
 
 def test_times_as_typed() -> None:
-    """With and without a day and seconds."""
-    assert moment_of("17:05", "2026-11-29") == "2026-11-29 17:05:00"
-    assert moment_of(" 7:05:09 ", "2026-11-29") == "2026-11-29 07:05:09"
-    assert moment_of("2026-11-28 23:59", "x") == "2026-11-28 23:59:00"
-    assert moment_of("25:00", "x") is None
-    assert moment_of("soon", "x") is None
+    """With and without a day and seconds; without one, the last time it was that late."""
+    newest = "2026-11-30 00:10:00"
+    assert moment_of("00:05", newest) == "2026-11-30 00:05:00"
+    assert moment_of("23:50", newest) == "2026-11-29 23:50:00"
+    assert moment_of(" 7:05:09 ", newest) == "2026-11-29 07:05:09"
+    assert moment_of("2026-12-28 23:59", newest) == "2026-12-28 23:59:00"
+    assert moment_of("2026-11-28T23:59", newest) == "2026-11-28 23:59:00"
+    assert moment_of("2026-02-30 10:00", newest) is None
+    assert moment_of("10:00:70", newest) is None
+    assert moment_of("25:00", newest) is None
+    assert moment_of("soon", newest) is None
     assert stamp(["nothing", "2026-11-29 17:05:30,123 I agent"]) == "2026-11-29 17:05:30"
 
 
@@ -200,6 +278,28 @@ async def test_a_span_of_a_whole_file_is_read_page_by_page(tmp_path: Path) -> No
     assert "line 22000 " in lines[-1]
     assert len(pages) > 2
     assert [p async for p in between(ask, "gpu0", at(50_000), at(60_000))] in ([], [[]])
+
+
+async def test_a_span_that_breaks_off_is_told(tmp_path: Path) -> None:
+    """What came is kept; where nothing came there is no file."""
+    path = tmp_path / "a.log"
+    write(path, 40_000)
+    ask = File(path)
+
+    async def dropping(request: Request) -> Result | None:
+        return None if ask.asked > 18 else await ask(request)
+
+    out = tmp_path / "out"
+    count, problem = await save(out, between(dropping, "gpu0", at(10_000), at(30_000)))
+    assert 0 < count < 20_000
+    assert count == len(out.read_text().splitlines())
+    assert "could not be read on" in problem
+
+    async def none() -> AsyncIterator[list[str]]:
+        yield []
+
+    assert await save(tmp_path / "none", none()) == (0, "")
+    assert not (tmp_path / "none").exists()
 
 
 async def test_a_span_is_saved_by_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
