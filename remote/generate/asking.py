@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from remote.generate import context, requests
-from remote.generate.client import TroubleError
+from remote.generate.client import TroubleError, too_long
 from remote.generate.floor import Floor
 from remote.generate.job import Job
 from remote.generate.outcomes import Answer
@@ -18,42 +20,46 @@ class Asking:
         self._floor = floor
         self._fit = fit
 
-    async def answer(self, server: Server, job: Job, base: Partial | None) -> Answer | None:
-        """The whole answer, going on from ``base``; None where the prompt was given up instead.
+    async def answer(self, server: Server, job: Job, base: Partial | None) -> Answer:
+        """The whole answer, going on from ``base``.
 
         :raises TroubleError: there is none.
         """
         floor = self._floor
+        try:
+            body = requests.chat_body(floor.settings, server, job, floor.session)
+        except ValueError as error:
+            trouble = TroubleError("rejected", str(error))
+            trouble.final = True
+            raise trouble from None
         if base is None and floor.settings.endpoint == "chat":
-            if await self._too_long(server, job):
-                return None
+            await self._make_room(server, job, body)
             if server.breaks_off:
                 raise TroubleError("abort", "not sent: the server is to be emptied")
-            body = requests.chat_body(floor.settings, server, job, floor.session)
             return await floor.client.chat(server.url, body)
-        body = requests.chat_body(floor.settings, server, job, floor.session)
+        if job.rooms and server.key in job.rooms:
+            requests.narrow(body, job.rooms[server.key])
         return await floor.native.answer(server, body, base)
 
-    async def _too_long(self, server: Server, job: Job) -> bool:
-        """Foresee what the server would refuse: less room for the answer, or none at all."""
-        floor = self._floor
-        wanted = job.prompt.max_tokens or floor.settings.max_tokens
-        size = len(job.line)
-        if server.context is None or self._fit.surely(size, wanted, server.context):
-            return False
-        if job.limit is not None or job.talk is not None:
-            return False
-        tokens = await floor.client.count_tokens(
-            server.url, server.engine, server.model, job.prompt.messages, job.prompt.tools
-        )
+    async def _make_room(self, server: Server, job: Job, body: dict[str, Any]) -> None:
+        """Ask for a shorter answer where the server would refuse a long one.
+
+        :raises TroubleError: there is no room for any.
+        """
+        if server.context is None:
+            return
+        if job.rooms and server.key in job.rooms:
+            requests.narrow(body, job.rooms[server.key])
+            return
+        wanted = requests.wanted(body)
+        if job.talk is not None or self._fit.surely(len(job.line), wanted or 0, server.context):
+            return
+        tokens = await self._floor.client.count_tokens(server.url, server.engine, body)
         if tokens is None:
-            return False
-        limit = context.room(tokens, server.context)
-        if limit < 1:
-            if floor.landed(server, job):
-                why = f"its {tokens} tokens leave no room in a context of {server.context}"
-                floor.give_up(job, server, "rejected", why, None)
-            return True
-        if limit < wanted:
-            job.limit = limit
-        return False
+            return
+        room = context.room(tokens, server.context)
+        if room < 1:
+            raise too_long(tokens, server.context)
+        if wanted is not None and room < wanted:
+            job.narrow(server.key, room)
+            requests.narrow(body, room)

@@ -10,6 +10,8 @@ answered, the request is sent once more without a word.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -28,6 +30,8 @@ from remote.generate.partial import Partial
 from remote.generate.records import Usage, encode
 from remote.sglang import loads, metrics
 
+_TEMPLATE = "model messages tools tool_choice chat_template_kwargs reasoning_effort".split()
+"""Fields of a chat request that its prompt is rendered from."""
 KEEP_ALIVE_S = 3.0
 _AGAIN_WITHIN_S = 2.0
 """A kept connection that the server had closed shows itself at once."""
@@ -58,6 +62,10 @@ class TroubleError(Exception):
         """Tokens of the request that was broken off."""
         self.partial: Partial | None = None
         """What ``/generate`` had made when it was broken off, or before something else failed."""
+        self.final = False
+        """``rejected`` before it was sent: no server could do anything with it."""
+        self.size: int | None = None
+        """``rejected`` for so many tokens, which only a longer context has room for."""
 
 
 class Sample(Struct):
@@ -183,7 +191,12 @@ class Client:
 
         :raises TroubleError: no answer, or another status.
         """
-        data = encode(body)
+        try:
+            data = encode(body)
+        except (TypeError, ValueError, OverflowError) as error:
+            trouble = TroubleError("rejected", f"cannot be sent as JSON: {error}")
+            trouble.final = True
+            raise trouble from None
         box = SimpleNamespace(reused=False)
         _kept.set(box)
         began = time.monotonic()
@@ -277,24 +290,29 @@ class Client:
         used = sum(rank.get("num_used_tokens") or 0 for rank in document["loads"])
         return Sample(seen.running, seen.queued, seen.max_running, used)
 
-    async def count_tokens(
-        self, server: str, engine: str, model: str, messages: Raw, tools: Raw | None
-    ) -> int | None:
-        """Tokens of a prompt by the server's own tokenizer; None where it cannot say.
+    async def count_tokens(self, server: str, engine: str, body: dict[str, Any]) -> int | None:
+        """Tokens of a chat request's prompt by the server's own tokenizer; None where it cannot
+        say.
 
-        vLLM applies its chat template; SGLang counts a plain text, so that the few tokens of
-        the template come on top.
+        The server applies its chat template; SGLang before 0.5.12 counts a plain text, so that
+        the tokens of the template come on top.
         """
-        if engine == "vllm":
-            body: dict[str, Any] = {"model": model, "messages": messages}
-        elif engine == "sglang":
-            text = bytes(messages).decode("utf-8", "replace")
-            texts = [str(m.get("content") or "") for m in msgspec.json.decode(text)]
-            if tools is not None:
-                texts.append(bytes(tools).decode("utf-8", "replace"))
-            body = {"model": model, "prompt": "\n".join(texts)}
-        else:
+        if engine not in ("sglang", "vllm"):
             return None
+        template = {name: body[name] for name in _TEMPLATE if body.get(name) is not None}
+        count = await self._count(server, template)
+        if count is None and engine == "sglang":
+            messages = body["messages"]
+            if isinstance(messages, Raw):
+                messages = msgspec.json.decode(messages)
+            texts = [str(message.get("content") or "") for message in messages]
+            if (tools := template.get("tools")) is not None:
+                texts.append(encode(tools).decode("utf-8", "replace"))
+            plain = {"model": body.get("model"), "prompt": "\n".join(texts)}
+            count = await self._count(server, plain)
+        return count
+
+    async def _count(self, server: str, body: dict[str, Any]) -> int | None:
         try:
             answer = await self._http.post(f"{server}/tokenize", content=encode(body), timeout=10)
             count = msgspec.json.decode(answer.content, type=_Count).count
@@ -302,13 +320,26 @@ class Client:
             return None
         return count if answer.status_code == 200 else None
 
-    async def abort(self, server: str, rid: str = "") -> None:
-        """Have SGLang break off a request, or everything; it comes back with what it had."""
-        body = {"rid": rid} if rid else {"abort_all": True}
+    async def abort(self, server: str, rid: str) -> None:
+        """Have SGLang break off one request; it comes back with what it had.
+
+        Only a whole id will do: of another one SGLang's front knows nothing, and its scheduler
+        takes all requests whose ids begin with it (``managers/tokenizer_manager.py``).
+        """
         try:
-            await self._http.post(f"{server}/abort_request", content=encode(body), timeout=5.0)
+            await self._http.post(
+                f"{server}/abort_request", content=encode({"rid": rid}), timeout=5.0
+            )
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise _transport(error) from error
+
+
+def too_long(tokens: int, context: int | None) -> TroubleError:
+    """A prompt that a server of that context cannot take."""
+    text = f"its {tokens} tokens leave no room in a context of {context}"
+    trouble = TroubleError("rejected", text)
+    trouble.size = tokens
+    return trouble
 
 
 def read_answer(data: bytes) -> Answer:
@@ -381,10 +412,9 @@ def retry_after(value: str | None) -> float | None:
     """Seconds of a Retry-After header, given as seconds or as an HTTP date."""
     if not value:
         return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (TypeError, ValueError):

@@ -21,6 +21,8 @@ _SAID = (
     ),
 )
 
+_SPOKEN_OF = re.compile(r"context length|maximum allowed length|maximum model length", re.I)
+
 
 class Fit:
     """Learns how many bytes a token has here, so that most prompts need no counting."""
@@ -56,3 +58,8 @@ def room_said(message: str) -> int | None:
             left = room(int(match["prompt"]), int(match["context"]))
             return left if left >= 1 else None
     return None
+
+
+def spoken_of(message: str) -> bool:
+    """Whether a refusal speaks of the prompt's length at all."""
+    return _SPOKEN_OF.search(message) is not None

@@ -1,8 +1,12 @@
-"""Which prompts kill servers: those that were in flight whenever one died by itself."""
+"""Which prompts kill servers: those that were in flight whenever one died by itself.
+
+Servers that die within a minute of each other die of something else, unless each of them had a
+prompt in flight that another one had, too: a prompt that kills at once walks from one to the next.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from remote.generate.job import Job
@@ -15,8 +19,10 @@ TOGETHER_S = 60.0
 class _Death:
     at: float
     server: str
-    jobs: list[Job] = field(default_factory=list)
-    counted: bool = True
+    jobs: list[Job]
+    together: bool = False
+    """Another server died within a minute."""
+    blamed: list[Job] = field(default_factory=list)
 
 
 class Deaths:
@@ -28,21 +34,29 @@ class Deaths:
     def died(self, at: float, server: str, jobs: list[Job]) -> list[Job]:
         """A server that Stoker did not stop is dead, with these prompts in flight.
 
-        :returns: the prompts that have now been in flight in two such deaths.
+        :returns: the prompts that are blamed for two such deaths now.
         """
         while self._recent and self._recent[0].at < at - TOGETHER_S:
             self._recent.popleft()
         death = _Death(at, server, jobs)
         for other in self._recent:
             if other.server != server:
-                death.counted = False
-                if other.counted:
-                    other.counted = False
-                    for job in other.jobs:
-                        job.deaths -= 1
+                other.together = death.together = True
         self._recent.append(death)
-        if not death.counted:
-            return []
-        for job in jobs:
-            job.deaths += 1
+        often = Counter(job for one in self._recent for job in one.jobs)
+        walked = all(
+            any(often[job] > 1 for job in one.jobs) for one in self._recent if one.together
+        )
+        for one in self._recent:
+            for job in one.blamed:
+                job.deaths -= 1
+            one.blamed = one.jobs
+            if one.together:
+                one.blamed = [job for job in one.jobs if walked and often[job] > 1]
+            for job in one.blamed:
+                job.deaths += 1
         return [job for job in jobs if job.deaths >= 2]
+
+    def others(self, job: Job) -> bool:
+        """Whether a server died within the last minute that did not have this prompt."""
+        return any(job not in death.jobs for death in self._recent)

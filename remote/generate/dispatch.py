@@ -1,8 +1,9 @@
 """Who gets what, and what becomes of it: the parts of the dispatcher, put together.
 
 All decisions fall in the event loop and without waiting: :mod:`.seats` fills the slots,
-:mod:`.asking` sends, and what comes of a request goes to :mod:`.verdicts`, :mod:`.failures` or
-:mod:`.interruptions`. They share one state (:mod:`.floor`).
+:mod:`.asking` sends, and what comes of a request goes to :mod:`.verdicts`, :mod:`.failures` (with
+:mod:`.refusals` and :mod:`.crashes`) or :mod:`.interruptions`. They share one state, the
+:mod:`.floor`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from remote.generate import context, returning
 from remote.generate.accounts import Accounts
 from remote.generate.asking import Asking
 from remote.generate.client import Client, TroubleError
+from remote.generate.crashes import Crashes
 from remote.generate.failures import Failures
 from remote.generate.floor import Floor
 from remote.generate.interruptions import Interruptions
@@ -28,6 +30,7 @@ from remote.generate.outbox import Outbox
 from remote.generate.partial import Partial
 from remote.generate.prompts import Prompts
 from remote.generate.records import Pending
+from remote.generate.refusals import Refusals
 from remote.generate.remarks import Remarks
 from remote.generate.seats import Seats
 from remote.generate.server import Server
@@ -78,12 +81,12 @@ class Dispatcher:
         self.seats = Seats(self.floor, prompts, self._ask, broken=broken)
         self.asking = Asking(self.floor, fit)
         self.verdicts = Verdicts(self.floor, fit, self.seats.send)
-        self.interruptions = Interruptions(self.floor)
+        self.refusals = Refusals(self.floor, self.verdicts.note)
+        self.crashes = Crashes(self.floor, self.verdicts.settle)
         self.failures = Failures(
-            self.floor,
-            settle=self.verdicts.settle,
-            try_due=lambda: self.trials.try_due(),
+            self.floor, self.refusals, self.crashes, try_due=lambda: self.trials.try_due()
         )
+        self.interruptions = Interruptions(self.floor, self.failures.trouble)
         self.trials = Trials(
             settings,
             params,
@@ -93,8 +96,9 @@ class Dispatcher:
             self.floor.session,
             spawn=spawn,
             learned=learned,
-            lost=self.failures.lost,
-            survived=self.failures.survived,
+            lost=self.crashes.lost,
+            works=self._works,
+            fails=self.refusals.fails,
             pump=self.seats.pump,
         )
 
@@ -166,7 +170,8 @@ class Dispatcher:
         self.verdicts.settle(server)
         server.new_process(process)
         server.vouched = vouched
-        self.failures.survived(server)  # if it died, it was by Stoker's will
+        self.crashes.forgive(server)  # if it died, it was by Stoker's will
+        self.refusals.fails(server)
         server.breaker.open(time.monotonic())
         self.floor.recall(server)
 
@@ -194,12 +199,18 @@ class Dispatcher:
                 else:
                     self.failures.trouble(server, job, trouble, alone=alone, base=base)
         else:
-            if answer is not None and self.floor.landed(server, job):
+            if self.floor.landed(server, job):
                 latency = time.monotonic() - began
                 self.remarks.look(server.url, answer, job.prompt.params)
                 self.verdicts.answered(server, job, answer, latency, process, base)
+                self.refusals.answered(server, job)
         self.seats.pump()
         self.floor.changed()
+
+    def _works(self, server: Server) -> None:
+        """A trial was answered."""
+        self.crashes.survived(server)
+        self.refusals.works(server)
 
     # --- signs of life ---
 
@@ -210,7 +221,7 @@ class Dispatcher:
         if server is None:
             return
         if not reading.alive:
-            self.failures.ended(server, at)
+            self.crashes.ended(server, at)
             return
         server.heard(
             at,
@@ -226,17 +237,20 @@ class Dispatcher:
         floor = self.floor
         at = time.monotonic()
         for server in floor.servers.values():
-            window = server.silence_window(floor.settings.patience)
+            window = server.silence_window(floor.settings.patience, floor.settings.max_tokens)
             if server.flying and at - server.sign_at > window:
                 server.problem = f"no sign of life for {window:.0f} s with requests in flight"
                 floor.say(f"{server.url}: {server.problem}; they go elsewhere")
                 floor.accounts.retries["silence"] += len(server.flying)
                 server.breaker.open(at)
                 server.sign_at = at
+                server.silences += 1
                 floor.spawn(self.interruptions.give_back(server))
 
     def pace(self) -> None:
-        """Once a second: see whether a full server does what it used to, or could do more."""
+        """Once a second: whether full servers do what they used to, or could do more; and whether
+        those that refused prompts are to be tried."""
         at = time.monotonic()
+        self.refusals.check()
         for server in self.servers.values():
             server.tick(at, sending=self.floor.sending)

@@ -52,8 +52,10 @@ class Floor:
 
     @property
     def idle(self) -> bool:
-        """Nothing to send now or later, nothing in flight."""
-        return self.work.idle and not self.suspects and not self.in_flight
+        """Nothing to send now or later, nothing in flight, nothing that waits for a verdict."""
+        if not self.work.idle or self.suspects or self.in_flight:
+            return False
+        return not any(server.guest or server.doubted for server in self.servers.values())
 
     @property
     def in_flight(self) -> int:

@@ -7,6 +7,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from remote.generate import partial as partials
 from remote.generate import requests, sampling
@@ -21,13 +22,30 @@ QUEUE_S = 4.0
 RETURN_S = 5.0
 """How long what was broken off may take to come back."""
 POLL_S = 0.1
+TOGETHER = 32
+"""Requests that are broken off at once."""
+
+
+class Blame(Protocol):
+    """Charges a failure to whom it concerns."""
+
+    def __call__(
+        self,
+        server: Server,
+        job: Job,
+        trouble: TroubleError,
+        *,
+        alone: bool,
+        base: Partial | None = None,
+    ) -> None: ...
 
 
 class Interruptions:
     """Breaks off, and takes what comes back unfinished."""
 
-    def __init__(self, floor: Floor) -> None:
+    def __init__(self, floor: Floor, blame: Blame) -> None:
         self._floor = floor
+        self._blame = blame
 
     def interrupted(
         self,
@@ -38,14 +56,22 @@ class Interruptions:
         latency: float,
         process: str,
     ) -> None:
-        """The server broke an answer off: keep what it had, and let it go on from there."""
+        """The server broke an answer off: keep what it had, and let it go on from there.
+
+        One that breaks off before it made anything, and was not asked to, has failed.
+        """
         floor = self._floor
-        server.sign_at = time.monotonic()
         kept = trouble.partial
         known = bool(server.identity) and process == server.process
         if (answer := trouble.answer) is not None and known and not self._why_whole(server, job):
             segment = requests.segment(server, trouble.made, "chat", latency)
             kept = partials.from_chat(answer, segment, server.identity)
+        asked = server.breaks_off or server.emptying or server.stopped
+        if kept is None and not asked and not floor.elsewhere(job):
+            floor.accounts.tokens_lost += trouble.made
+            self._blame(server, job, trouble, alone=False, base=base)
+            return
+        server.sign_at = time.monotonic()
         unwanted = server.dispatch == "redo" or server.stopped or floor.elsewhere(job)
         if kept is not None and not unwanted:
             floor.accounts.retries["continued"] += 1
@@ -60,25 +86,40 @@ class Interruptions:
 
         Ends early where it is no longer ``wanted``.
         """
-        floor = self._floor
-        if server.engine == "sglang":
-            if not server.breaker.is_open:
-                await self._empty_queue(server, wanted)
-            end = time.monotonic() + RETURN_S
-            asked = -math.inf
-            while wanted() and server.flying and time.monotonic() < end:
-                if time.monotonic() - asked >= 1.0:  # some may not have been there yet
-                    asked = time.monotonic()
-                    with contextlib.suppress(TroubleError):
-                        await floor.client.abort(server.url)
-                await asyncio.sleep(POLL_S)
-        if wanted():
-            floor.recall(server)
-            floor.changed()
+        server.emptying += 1
+        try:
+            if server.engine == "sglang":
+                if not server.breaker.is_open:
+                    await self._empty_queue(server, wanted)
+                await self._abort_all(server, wanted)
+            if wanted():
+                self._floor.recall(server)
+                self._floor.changed()
+        finally:
+            server.emptying -= 1
 
     async def give_back(self, server: Server) -> None:
         """A silent server may still hand over what it has, unless it is well again meanwhile."""
         await self.break_off(server, lambda: server.breaker.is_open)
+
+    async def _abort_all(self, server: Server, wanted: Callable[[], bool]) -> None:
+        """All of this run, one by one: others may be at work on that server."""
+        end = time.monotonic() + RETURN_S
+        asked = -math.inf
+        while wanted() and server.flying and time.monotonic() < end:
+            if time.monotonic() - asked >= 1.0:  # some may not have been there yet
+                asked = time.monotonic()
+                jobs = list(server.flying)
+                for some in range(0, len(jobs), TOGETHER):
+                    await asyncio.gather(
+                        *(self._abort(server, job) for job in jobs[some : some + TOGETHER])
+                    )
+            await asyncio.sleep(POLL_S)
+
+    async def _abort(self, server: Server, job: Job) -> None:
+        with contextlib.suppress(TroubleError):
+            if job in server.flying:
+                await self._floor.client.abort(server.url, requests.rid(job, self._floor.session))
 
     async def _empty_queue(self, server: Server, wanted: Callable[[], bool]) -> None:
         """Make room for what waits in the server's own queue by breaking off its oldest requests.
@@ -97,7 +138,7 @@ class Interruptions:
                 running = [job for job in server.flying if job not in asked]  # oldest first
                 for job in running[: max(0, min(waiting, len(running) - waiting))]:
                     asked.add(job)
-                    await floor.client.abort(server.url, requests.rid(job, floor.session))
+                    await self._abort(server, job)
             await asyncio.sleep(POLL_S)
 
     def _why_whole(self, server: Server, job: Job) -> str:
@@ -105,9 +146,9 @@ class Interruptions:
         assert server.facts is not None
         if server.facts.why_not:
             return server.facts.why_not
-        body = requests.chat_body(self._floor.settings, server, job, self._floor.session)
         try:
+            body = requests.chat_body(self._floor.settings, server, job, self._floor.session)
             asked = sampling.translate(body, server.facts.defaults or {})
-        except sampling.SamplingError as error:
+        except (sampling.SamplingError, ValueError) as error:
             return str(error)
         return asked.constrained

@@ -18,14 +18,17 @@ class Job:
         "free",
         "hedged",
         "index",
-        "limit",
         "line",
+        "lone_deaths",
         "partial",
         "prompt",
+        "refused",
         "reseeds",
+        "rooms",
         "sends",
         "sent_at",
         "talk",
+        "waits",
     )
 
     def __init__(self, index: int, line: bytes, prompt: Prompt) -> None:
@@ -41,16 +44,35 @@ class Job:
         """Times it was sent; part of the request id."""
         self.sent_at = 0.0
         self.free = 0
-        """Failures that were not its own and did not count."""
+        """Failures that were not clearly its own and did not count."""
+        self.waits = 0
+        """Times in a row that a server told it to come back later."""
         self.reseeds = 0
         """Answers thrown away for their outcome, each followed by another seed."""
         self.avoid: object = None
-        """The server that failed it last: another one is tried first."""
-        self.limit: int | None = None
-        """``max_tokens`` that its context leaves room for, where that is less than asked."""
+        """The server that failed it last: another one that has room is tried first."""
+        self.refused: dict[str, bool] | None = None
+        """The servers (their keys) that won't have it, and whether another one's answer to it
+        speaks against them."""
+        self.rooms: dict[str, int] | None = None
+        """``max_tokens`` that a server's context leaves room for, where that is less than asked."""
         self.deaths = 0
-        """Servers that died, each of them alone, with this prompt in flight."""
+        """Deaths of servers that it may have caused."""
+        self.lone_deaths = 0
+        """Servers that died with nothing but this prompt in flight."""
         self.alone = False
         """Was in flight in two deaths: sent once more with nothing else on its server."""
         self.hedged = False
         """Was sent to a second server at the end of the run."""
+
+    def refuse(self, key: str, *, tells: bool) -> None:
+        """That server won't have it; ``tells``: if another one does, something is wrong there."""
+        self.refused = {**(self.refused or {}), key: tells}
+
+    def narrow(self, key: str, room: int) -> bool:
+        """Ask that server for no more than so many tokens; whether that is news."""
+        known = (self.rooms or {}).get(key)
+        if known is not None and known <= room:
+            return False
+        self.rooms = {**(self.rooms or {}), key: room}
+        return True

@@ -22,7 +22,7 @@ from msgspec import Raw, Struct, field
 from remote.generate import facts as server_facts
 from remote.generate import partial as partials
 from remote.generate import requests, sampling
-from remote.generate.client import Client, TroubleError
+from remote.generate.client import Client, TroubleError, too_long
 from remote.generate.facts import Facts
 from remote.generate.outcomes import Answer
 from remote.generate.partial import THINK, THINK_END, Opening, Partial
@@ -122,7 +122,9 @@ class Native:
         try:
             asked = sampling.translate(body, facts.defaults or {})
         except sampling.SamplingError as error:
-            raise TroubleError("rejected", str(error)) from None
+            trouble = TroubleError("rejected", str(error))
+            trouble.final = True
+            raise trouble from None
         prompt = base.prompt_ids if base is not None else []
         if not prompt:
             prompt = (await self._post(f"{server.url}/tokenize", asked.template, _Tokens)).tokens
@@ -155,10 +157,7 @@ class Native:
         if server.context is not None:
             limit = min(limit, server.context - len(given) - 1)
             if limit < 1:
-                raise TroubleError(
-                    "rejected",
-                    f"its {len(given)} tokens leave no room in a context of {server.context}",
-                )
+                raise too_long(len(given), server.context)
         body: dict[str, Any] = {
             **asked.beside,
             "input_ids": given,

@@ -18,35 +18,64 @@ from remote.generate.settings import Settings
 from remote.generate.talk import as_raw
 
 CHECK = "Reply with the word ready."
+_CHECK_TOKENS = 8
+_LIMITS = ("max_completion_tokens", "max_tokens")
+"""The first one that is set counts."""
 
 
 def chat_body(settings: Settings, server: Server, job: Job, session: str) -> dict[str, Any]:
-    """The chat request of a prompt; the prompt's own ``params`` win over the run's."""
+    """The chat request of a prompt; the prompt's own ``params`` win over the run's.
+
+    :raises ValueError: a field of them is of no use.
+    """
     prompt = job.prompt
-    limit = prompt.max_tokens or settings.max_tokens
     body: dict[str, Any] = {
         "model": settings.model or server.model or "default",
         "messages": prompt.messages if job.talk is None else job.talk.messages(),
-        "max_tokens": limit if job.limit is None else min(limit, job.limit),
+        "max_tokens": prompt.max_tokens or settings.max_tokens,
     }
     if (tools := prompt.tools) is not None:
         body["tools"] = tools
+    _add_fields(body, settings, prompt.params)
+    if job.reseeds:
+        seed = body.get("seed") or 0
+        if not isinstance(seed, int):
+            raise ValueError(f"seed = {seed!r} is no whole number")
+        body["seed"] = seed + job.reseeds
+    if server.engine == "sglang":
+        body["rid"] = rid(job, session)
+    return body
+
+
+def _add_fields(body: dict[str, Any], settings: Settings, own: dict[str, Any] | None) -> None:
+    """What the run asks every answer with, and then what one prompt asks."""
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
     if not settings.thinking:
         body["chat_template_kwargs"] = {"enable_thinking": False}
-    for fields in (settings.request, prompt.params or {}):
+    for fields in (settings.request, own or {}):
         for name, value in fields.items():
+            before = body.get(name)
             if name == "chat_template_kwargs" and isinstance(value, dict):
-                body[name] = {**body.get(name, {}), **value}
+                body[name] = {**(before if isinstance(before, dict) else {}), **value}
             else:
                 body[name] = value
-    if job.reseeds:
-        body["seed"] = int(body.get("seed") or 0) + job.reseeds
     body.pop("stream", None)
-    if server.engine == "sglang":
-        body["rid"] = rid(job, session)
-    return body
+
+
+def wanted(body: dict[str, Any]) -> int | None:
+    """Tokens that the answer may have, as servers read it; None where that is left open."""
+    for name in _LIMITS:
+        if body.get(name):
+            return body[name] if isinstance(body[name], int) else None
+    return None
+
+
+def narrow(body: dict[str, Any], room: int) -> None:
+    """Ask for no more than so many tokens, whoever had asked for more."""
+    for name in _LIMITS:
+        if isinstance(body.get(name), int):
+            body[name] = min(body[name], room)
 
 
 def rid(job: Job, session: str) -> str:
@@ -59,12 +88,17 @@ def rid(job: Job, session: str) -> str:
 
 
 def check_body(settings: Settings, server: Server, rid: str) -> dict[str, Any]:
-    """A short real completion that shows whether a server works."""
+    """A short real completion that shows whether a server works, and takes the run's fields."""
     body: dict[str, Any] = {
         "model": settings.model or server.model or "default",
         "messages": [{"role": "user", "content": CHECK}],
-        "max_tokens": 8,
+        "max_tokens": _CHECK_TOKENS,
     }
+    _add_fields(body, settings, None)
+    narrow(body, _CHECK_TOKENS)
+    body.pop("min_tokens", None)  # may be more than that
+    if "tools" not in body:
+        body.pop("tool_choice", None)  # vLLM takes none without tools
     if server.engine == "sglang":
         body["rid"] = rid
     return body

@@ -110,7 +110,17 @@ def translate(body: dict[str, Any], defaults: dict[str, Any]) -> Asked:
             'tool_choice other than auto or none needs endpoint "chat": only there the server '
             "makes a grammar of it"
         )
-    _check_content(template)
+    try:
+        _check_content(template)
+    except msgspec.DecodeError as error:
+        raise SamplingError(f"messages or tools that no server takes: {error}") from None
+    if not isinstance(template.get("chat_template_kwargs", {}), dict):
+        raise SamplingError("chat_template_kwargs is no object")
+    if not isinstance(params.get("stop", ""), str | list):
+        raise SamplingError("stop is neither a string nor a list of them")
+    limit = params.get("max_new_tokens")
+    if limit is not None and not isinstance(limit, int):
+        raise SamplingError(f"max_tokens = {limit!r} is no whole number")
     if template.get("tools") and template.get("tool_choice") != "none":
         params.setdefault("skip_special_tokens", False)  # as chat has it, for the calls' marks
     grammar = next((name for name in _GRAMMARS if name in params), "")
@@ -133,7 +143,8 @@ def _format(value: Any, params: dict[str, Any]) -> None:
     if kind == "json_object":
         params["json_schema"] = '{"type": "object"}'
     elif kind == "json_schema":
-        schema = (value.get("json_schema") or {}).get("schema")
+        named = value.get("json_schema")
+        schema = named.get("schema") if isinstance(named, dict) else None
         params["json_schema"] = msgspec.json.encode(schema).decode()
     elif kind == "structural_tag":
         params["structural_tag"] = msgspec.json.encode(value).decode()

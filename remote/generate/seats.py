@@ -38,14 +38,14 @@ class Seats:
         if not floor.may_send:
             return
         at = time.monotonic()
-        if floor.work.lonely:
+        servers = floor.servers.values()
+        if floor.work.lonely or any(server.guest for server in servers):
             self._seat_guests(at)
-        free = [server for server in floor.servers.values() if server.room(at) > 0]
+        free = [server for server in servers if server.room(at) > 0]
         left = floor.most - floor.in_flight
         while free and left > 0:
             server = min(free, key=_fullness) if len(free) > 1 else free[0]
-            fits = functools.partial(self._fits, server)
-            job = floor.work.take(at, server, alone=self._only(server), fits=fits)
+            job = floor.work.take(at, functools.partial(self._fits, server, at))
             if job is None:
                 free.remove(server)
                 continue
@@ -97,20 +97,31 @@ class Seats:
                 job.sent_at = began
                 floor.accounts.retries["hedged"] += 1
 
-    def _only(self, server: Server) -> bool:
-        return not any(o is not server and o.usable for o in self._floor.servers.values())
+    def _fits(self, server: Server, at: float, job: Job) -> bool:
+        """Whether a job that was sent before may be this server's now.
 
-    def _fits(self, server: Server, job: Job) -> bool:
-        """Whether the job may be this server's: no other one could go on with it instead."""
-        if job.partial is None or server.goes_on(job):
-            return True
-        return not any(o.usable and o.goes_on(job) for o in self._floor.servers.values())
+        Not where another one could go on with it, or has not refused it, nor, after a failure
+        here, where another one has room for it at this moment.
+        """
+        others = [o for o in self._floor.servers.values() if o is not server and o.usable]
+        if job.partial is not None and not server.goes_on(job):
+            able = any(o.goes_on(job) for o in others)
+        elif job.refused and server.key in job.refused:
+            able = any(o.key not in job.refused for o in others)
+        else:
+            able = job.avoid is server and any(o.room(at) > 0 for o in others)
+        return not able
 
     def _seat_guests(self, at: float) -> None:
         """A suspect waits until one server is empty, and then has it to itself."""
         floor = self._floor
         servers = floor.servers.values()
-        if not any(server.guest for server in servers):
+        for server in servers:
+            guest = server.guest
+            if guest is not None and not server.usable and guest not in server.flying:
+                server.guest = None
+                floor.work.lonely.appendleft(guest)
+        if floor.work.lonely and not any(server.guest for server in servers):
             able = [server for server in servers if server.room(at) > 0]
             if able:
                 emptiest = min(able, key=lambda server: len(server.flying))

@@ -12,6 +12,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from remote.generate.breaker import Breaker
 from remote.generate.control import Dispatch
 from remote.generate.facts import Facts
 from remote.generate.job import Job
@@ -25,9 +26,12 @@ MARGIN = 4
 """Requests above what a server runs at once, so that its queue never runs dry."""
 UNKNOWN = 32
 """Slots of a server that does not say what it runs, to begin with."""
-FAILURES = 5
-"""Failures in a row that open the breaker."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+LONGEST_REST_S = 120.0
+"""However long a pause a server asks for: it is asked again after this."""
+SLOWEST = 10.0
+"""Tokens a second that an answer comes with at least, where nothing is known of its server."""
+DOUBTS = 16
+"""Refusals in a row after which a server is tried with a prompt of our own."""
 
 
 @dataclass(slots=True)
@@ -43,45 +47,15 @@ class Held:
 
 
 @dataclass(slots=True)
-class Breaker:
-    """Closed: requests flow. Open: none until a trial completion is answered."""
+class Doubt:
+    """A refusal that may be the prompt's fault or the server's."""
 
-    is_open: bool = True
-    """A server begins untried, so the first thing it gets is a trial."""
-    failures: int = 0
-    pause: float = FIRST_PAUSE_S
-    retry_at: float = 0.0
-    closed_at: float = 0.0
-    trying: bool = False
-
-    def succeeded(self) -> None:
-        """A request was answered."""
-        self.failures = 0
-
-    def failed(self, now: float, *, gone: bool = False) -> None:
-        """A request failed by the server's fault; ``gone``: it does not even take connections."""
-        self.failures += 1
-        if not self.is_open and (gone or self.failures >= FAILURES):
-            self.open(now)
-
-    def open(self, now: float) -> None:
-        """Stop sending; the first trial comes at once."""
-        if now - self.closed_at > 30.0:
-            self.pause = FIRST_PAUSE_S
-        self.is_open = True
-        self.retry_at = now
-
-    def trial_failed(self, now: float) -> None:
-        """Still not well: the next trial comes later, by a jittered and growing pause."""
-        self.trying = False
-        self.retry_at = now + self.pause * random.uniform(0.7, 1.3)
-        self.pause = min(self.pause * 2, LONGEST_PAUSE_S)
-
-    def close(self, now: float) -> None:
-        """The trial was answered."""
-        self.trying = self.is_open = False
-        self.failures = 0
-        self.closed_at = now
+    job: Job
+    key: str
+    """Of the server process."""
+    text: str
+    status: int | None
+    sent_at: float
 
 
 @dataclass(eq=False)
@@ -123,6 +97,8 @@ class Server:
     has_counter: bool = False
     slowest: float = 0.0
     """Longest time an answer of it took, s."""
+    silences: int = 0
+    """Times in a row that it was taken for dead."""
 
     proved: bool = False
     held: list[Held] = field(default_factory=list)
@@ -130,9 +106,19 @@ class Server:
     stopped: str = ""
     """Why nothing more is sent to it, until another process stands there."""
     stopped_until: float = 0.0
+    looked_at: float = 0.0
+    """When it was last seen whether it is still there, while it is stopped."""
     vouched: bool = False
     """The agent has just had a completion of this process; its first trial needs none."""
 
+    refusals: int = 0
+    """Prompts that it would not have, since it answered anything."""
+    proof: float = 0.0
+    """When the latest request was sent that it answered."""
+    emptying: int = 0
+    """What is in flight has been asked to come back unfinished, so many times at once."""
+    doubted: list[Doubt] = field(default_factory=list)
+    """Refusals that nobody can confirm but an answer of this server to something else."""
     crashed: list[Job] = field(default_factory=list)
     """Whose connections broke since the last trial that was answered."""
     guest: Job | None = None
@@ -142,6 +128,11 @@ class Server:
     output_tokens: int = 0
     problem: str = ""
     incarnation: int = 0
+
+    @property
+    def key(self) -> str:
+        """This process of the server, as far as it is told from others."""
+        return f"{self.url} {self.process}"
 
     @property
     def slots(self) -> int:
@@ -209,11 +200,16 @@ class Server:
             return "open"
         return "run" if self.proved else "probation"
 
-    def silence_window(self, patience: float) -> float:
-        """Seconds without a sign of life after which what is in flight is given up."""
+    def silence_window(self, patience: float, max_tokens: int) -> float:
+        """Seconds without a sign of life after which what is in flight is given up.
+
+        Without a counter an answer is the only sign: the first one may take as long as
+        ``max_tokens`` do, and where nothing came in vain twice as long is waited the next time.
+        """
         if self.has_counter:
             return patience
-        return max(7.5 * patience, 3.0 * self.slowest)
+        window = max(7.5 * patience, 3.0 * self.slowest, max_tokens / SLOWEST)
+        return window * float(2 ** min(self.silences, 6))
 
     def heard(
         self,
@@ -233,11 +229,18 @@ class Server:
                 self.sign_at = now
                 self.has_counter = self.has_counter or self.tokens is not None
             self.tokens = tokens
-        self._fit(running, queued)
+        self._fit(now, running, queued)
 
-    def _fit(self, running: int | None, queued: int | None) -> None:
-        """Fewer slots while more requests queue there than ``auto`` adds, more when they don't."""
-        if self.wanted != "auto" or running is None or queued is None:
+    def _fit(self, now: float, running: int | None, queued: int | None) -> None:
+        """Fewer slots while more requests queue there than ``auto`` adds, more when they don't.
+
+        A number that was asked for comes back by and by whatever queues.
+        """
+        if self.wanted != "auto":
+            if self.ceiling is not None and now >= self.rest_until:
+                self._raise_ceiling(self.wanted)
+            return
+        if running is None or queued is None:
             return
         if queued > 2 * MARGIN:
             self.crowded += 1
@@ -245,10 +248,8 @@ class Server:
                 self.ceiling = max(1, running + MARGIN)
         else:
             self.crowded = 0
-            if self.ceiling is not None and queued <= MARGIN:
-                self.ceiling += MARGIN
-                if self.ceiling >= (UNKNOWN if self.said is None else self.said) + MARGIN:
-                    self.ceiling = None
+            if queued <= MARGIN:
+                self._raise_ceiling((UNKNOWN if self.said is None else self.said) + MARGIN)
             if self.said is None and queued == 0 and len(self.flying) >= self.slots:
                 self.said = running + MARGIN  # it runs all it gets: try more
 
@@ -270,13 +271,22 @@ class Server:
 
     def refused_work(self, now: float, after: float | None) -> None:
         """It answered 429 or 503: a short rest, and fewer slots for a while."""
-        self.rest_until = now + (after if after is not None else random.uniform(0.5, 1.5))
+        rest = random.uniform(0.5, 1.5) if after is None else min(after, LONGEST_REST_S)
+        self.rest_until = now + rest
         self.ceiling = max(1, min(self.slots, len(self.flying)))
+
+    def _raise_ceiling(self, full: int) -> None:
+        if self.ceiling is not None:
+            self.ceiling += MARGIN
+            if self.ceiling >= full:
+                self.ceiling = None
 
     def answered(self, now: float, latency: float) -> None:
         """A request was answered, after so many seconds."""
         self.breaker.succeeded()
         self.sign_at = now
+        self.silences = self.refusals = 0
+        self.proof = max(self.proof, now - latency)
         self.slowest = max(self.slowest, latency)
         self.problem = ""
         self.grow()
@@ -297,6 +307,8 @@ class Server:
         self.last.clear()
         self.facts = None
         self.ceiling = None
+        self.rest_until = 0.0
+        self.silences = self.refusals = 0
         self.pace.reset()
         self.reach = Reach()
         self.tokens = None

@@ -21,12 +21,14 @@ from remote.generate.settings import Settings
 
 CHECK_S = 20.0
 """How long a trial completion may take."""
+LOOK_S = 0.5
+"""How often it is seen whether a degenerate server is being restarted."""
 FED_S = 15.0
 """Readings this old still mean that the agent polls the servers."""
 
 
 class Trials:
-    """Opens and closes the breakers of the servers; ``lost`` and ``survived`` hear of it."""
+    """Opens and closes the servers' breakers; ``lost``, ``works`` and ``fails`` hear of it."""
 
     def __init__(
         self,
@@ -40,14 +42,15 @@ class Trials:
         spawn: Callable[[Any], asyncio.Task[None]],
         learned: Callable[[], None],
         lost: Callable[[Server], None],
-        survived: Callable[[Server], None],
+        works: Callable[[Server], None],
+        fails: Callable[[Server], None],
         pump: Callable[[], None],
     ) -> None:
         self._settings, self._params = settings, params
         self._client, self._native = client, native
         self._servers, self._session = servers, session
         self._spawn, self._learned = spawn, learned
-        self._lost, self._survived, self._pump = lost, survived, pump
+        self._lost, self._works, self._fails, self._pump = lost, works, fails, pump
         self.read_at = 0.0
         """When the agent's last reading came."""
 
@@ -89,11 +92,12 @@ class Trials:
             breaker.trial_failed(time.monotonic())
             if isinstance(error, TroubleError) and error.cause == "reset":
                 breaker.retry_at = time.monotonic()  # a connection of before its death
+            self._fails(server)
         else:
             server.problem = ""
             server.sign_at = time.monotonic()
             breaker.close(server.sign_at)
-            self._survived(server)
+            self._works(server)
         finally:
             breaker.trying = False
         self._pump()
@@ -102,6 +106,9 @@ class Trials:
         """Begin the trials whose time has come."""
         at = time.monotonic()
         for server in self._servers.values():
+            if server.stopped and not self._settings.agent and at >= server.looked_at + LOOK_S:
+                server.looked_at = at + CHECK_S  # until this look is over
+                self._spawn(self._still_there(server))
             if server.stopped and at >= server.stopped_until:
                 server.new_process(server.process)
                 server.breaker.open(at)
@@ -174,9 +181,7 @@ class Trials:
         if self.fed:
             return
         for server in self._servers.values():
-            if server.stopped and not self._settings.agent:
-                self._spawn(self._still_there(server))
-            elif server.engine and not server.breaker.is_open:
+            if server.engine and not (server.breaker.is_open or server.stopped):
                 self._spawn(self.sample(server))
 
     async def _still_there(self, server: Server) -> None:
@@ -187,3 +192,4 @@ class Trials:
             if trouble.cause == "refused":
                 server.breaker.open(time.monotonic())
                 self._lost(server)
+        server.looked_at = time.monotonic()

@@ -53,11 +53,13 @@ class Verdicts:
         if job.talk is None:
             self._fit.learn(len(job.line), answer.usage.prompt_tokens)
         job.attempts += 1
+        job.waits = 0
         job.alone = False
         outcome = judge(answer, job.prompt.tools)
         calls = answer.tool_calls or msgspec.Raw(b"null")
         like = likeness(answer.content, answer.reasoning, calls)
-        if not self._still_sound(server, process, outcome, like, at):
+        if process == server.process and not self.note(server, outcome, like, at):
+            job.attempts -= 1
             floor.keeper.forget(job, server)
             floor.keeper.keep_rest(job, server)
             floor.again(job, at)
@@ -93,7 +95,8 @@ class Verdicts:
         assert job.talk is not None
         self._floor.outbox.wait(pending(job, server))
         self._floor.outbox.tidy()
-        if self._floor.sending and server.usable:
+        job.rooms = None  # it was for the turns so far
+        if self._floor.may_send and server.room(at) > 0:
             self._send(server, job, at)
         else:
             self._floor.again(job, at)
@@ -135,17 +138,16 @@ class Verdicts:
                 floor.again(job, at)
         floor.outbox.tidy(now=True)
 
-    def _still_sound(
-        self, server: Server, process: str, outcome: Outcome, like: Hashable, at: float
-    ) -> bool:
-        """Note an answer; False where the last sixteen of a proved server are no work."""
-        if process != server.process:
-            return True
+    def note(self, server: Server, outcome: Outcome, like: Hashable, at: float) -> bool:
+        """Note what a server made of a prompt; False where its last sixteen are no work.
+
+        One that was sound before may prove itself again later.
+        """
         server.note(outcome, like)
-        if server.proved and (why := servers.degenerate(server.last, self._floor.settings.keep)):
-            self.stop(server, why, at + PAROLE_S)
-            return False
-        return True
+        why = servers.degenerate(server.last, self._floor.settings.keep)
+        if why and not server.stopped:
+            self.stop(server, why, at + PAROLE_S if server.proved else math.inf)
+        return not why
 
     def _hold_back(self, server: Server, held: Held) -> None:
         """The first answers of a server wait until they can be judged together."""

@@ -77,21 +77,14 @@ class Work:
         """Lines that :meth:`wanted` asked for."""
         self._fresh.extend(lines)
 
-    def take(
-        self, now: float, server: object, *, alone: bool, fits: Callable[[Job], bool] | None = None
-    ) -> Job | None:
-        """The next prompt for a server; ``alone``: no other server could take it instead.
+    def take(self, now: float, fits: Callable[[Job], bool]) -> Job | None:
+        """The next prompt for a server; ``fits`` says whether one that was sent before is for it.
 
-        ``fits`` says whether one that is to be sent again is for this server at all.
+        Suspects are handed to :attr:`lonely` as their time comes.
         """
-        while self._later and self._later[0][0] <= now:
-            self._ready.append(heapq.heappop(self._later)[2])
-        while self._ready and self._ready[0].alone:
-            self.lonely.append(self._ready.popleft())
+        self.wake(now)
         for at, job in enumerate(self._ready):
-            if job.alone:
-                continue
-            if (alone or job.avoid is not server) and (fits is None or fits(job)):
+            if fits(job):
                 del self._ready[at]
                 return job
             if at >= _LOOK:
@@ -100,6 +93,21 @@ class Work:
             index, line = self._fresh.popleft()
             return Job(index, line, decode(line))
         return None
+
+    def wake(self, now: float) -> None:
+        """Those whose time has come are ready again."""
+        while self._later and self._later[0][0] <= now:
+            job = heapq.heappop(self._later)[2]
+            (self.lonely if job.alone else self._ready).append(job)
+
+    def isolate(self) -> None:
+        """Some that are ready may have become suspects: those are to be sent alone."""
+        self.lonely.extend(job for job in self._ready if job.alone)
+        self._ready = deque(job for job in self._ready if not job.alone)
+
+    def later(self, job: Job, at: float) -> None:
+        """Send it again at that time."""
+        heapq.heappush(self._later, (at, next(self._order), job))
 
     def again(self, job: Job, now: float, *, wait: bool) -> None:
         """Send it again: at once, or after a jittered pause that grows with its failures.
@@ -115,9 +123,8 @@ class Work:
             else:
                 self._ready.append(job)
             return
-        pause = min(30.0, 0.5 * 2 ** min(job.attempts + job.free // 2, 10))
-        ready_at = now + pause * random.uniform(0.5, 1.5)
-        heapq.heappush(self._later, (ready_at, next(self._order), job))
+        pause = min(30.0, 0.5 * 2 ** min(job.attempts + job.free // 2 + job.waits, 10))
+        self.later(job, now + pause * random.uniform(0.5, 1.5))
 
 
 def check_line(line: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.remote.generate.desk import Desk
 
 ROOT = Path(__file__).parents[3]
 
@@ -192,3 +195,22 @@ def generation(tmp_path: Path) -> Iterator[Callable[..., Generation]]:
         if run.process is not None and run.process.poll() is None:
             run.process.kill()
             run.process.wait()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Callable[..., Desk]]:
+    """Make desks."""
+    made: list[Desk] = []
+
+    def make(**changes: Any) -> Desk:
+        prompts = write_prompts(tmp_path / "prompts.jsonl", 40)
+        made.append(Desk(tmp_path, prompts, **changes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for task in one.tasks:
+            task.cancel()
+        await asyncio.gather(*one.tasks, return_exceptions=True)
+        await one.dispatcher.floor.client.close()
+        one.close()

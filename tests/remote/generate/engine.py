@@ -33,6 +33,8 @@ class Engine:
         self.poison = ""
         """A prompt with this in it kills the process."""
         self.context = 8192
+        self.faulty: list[int] | None = None
+        """Prompts that ``mode`` applies to; None is all."""
         self.slow: list[int] = []
         """Prompts that take ten times as long."""
         self.key = ""
@@ -42,7 +44,13 @@ class Engine:
         self.seen: list[int] = []
         self.bodies: list[dict[str, Any]] = []
         self.keep_bodies = False
-        self.aborting: set[asyncio.Event] = set()
+        self.checks = False
+        """Keep the bodies of our own short completions, too."""
+        self.aborting: dict[asyncio.Event, str] = {}
+        self.picky = False
+        """The mode applies to our own short completion, too."""
+        self.template = 0
+        """Tokens that the chat template adds to every prompt."""
         self.random = random.Random(1)
         self.change(settings)
 
@@ -61,11 +69,17 @@ class Engine:
         check = text.startswith("Reply with the word")
         if not check:
             self.seen.append(int(text.split()[1]) if text.startswith("prompt ") else -1)
-            if self.keep_bodies:
-                self.bodies.append(body)
+        if self.keep_bodies and (self.checks or not check):
+            self.bodies.append(body)
         mode = self.mode if self.random.random() < self.share else "ok"
-        if check and (self.share < 1 or mode not in ("500", "503", "hang", "reset")):
+        if self.faulty is not None and (check or self.seen[-1] not in self.faulty):
             mode = "ok"
+        spared = self.share < 1 or mode not in ("500", "503", "hang", "reset")
+        if check and spared and not self.picky:
+            mode = "ok"
+        tokens = len(text) // 4 + self.template
+        if not check and tokens + int(body.get("max_tokens") or 0) > self.context:
+            return self.too_long(tokens, int(body["max_tokens"]))
         if self.poison and self.poison in text:
             os._exit(9)
         if self.limit and self.running >= self.limit:
@@ -73,7 +87,7 @@ class Engine:
         self.running += 1
         self.peak = max(self.peak, self.running)
         broken_off = asyncio.Event()
-        self.aborting.add(broken_off)
+        self.aborting[broken_off] = str(body.get("rid"))
         try:
             if self.delay and not check:
                 try:
@@ -90,7 +104,16 @@ class Engine:
             return self.answer(request, body, text, mode)
         finally:
             self.running -= 1
-            self.aborting.discard(broken_off)
+            del self.aborting[broken_off]
+
+    def too_long(self, tokens: int, wanted: int) -> web.Response:
+        """SGLang's words."""
+        message = (
+            f"Requested token count exceeds the model's maximum context length of {self.context} "
+            f"tokens. You requested a total of {tokens + wanted} tokens: {tokens} tokens from the "
+            f"input messages and {wanted} tokens for the completion."
+        )
+        return web.json_response({"object": "error", "message": message, "code": 400}, status=400)
 
     def answer(
         self, request: web.Request, body: dict[str, Any], text: str, mode: str
@@ -102,9 +125,11 @@ class Engine:
             return web.Response()
         if mode == "garbage":
             return web.Response(text="<html>gateway</html>", content_type="text/html")
-        if mode in ("400", "429", "500", "503"):
+        if mode in ("400", "404", "422", "429", "500", "503"):
             message = {
                 "400": "The input (9000 tokens) is longer than the model's context length",
+                "404": "The model `other` does not exist.",
+                "422": "Tool 0 function has invalid 'parameters' schema",
                 "429": "slow down",
                 "500": "Internal server error: boom",
                 "503": "The request queue is full.",
@@ -130,6 +155,8 @@ class Engine:
             finish = "length"
         elif mode == "abort":
             content, finish = "half an", "abort"
+        elif mode == "unmade":
+            content, reasoning, finish = None, None, "abort"
         tokens = 0 if mode == "empty" else len(content or "") // 4
         self.tokens += tokens
         message_out = {
@@ -172,12 +199,16 @@ class Engine:
     async def tokenize(self, request: web.Request) -> web.Response:
         """``/tokenize``: a token is four characters here."""
         body = await request.json()
+        if "prompt" not in body:  # an SGLang that renders no messages
+            return web.json_response({"object": "error", "message": "prompt: missing"}, status=400)
         return web.json_response({"count": len(body["prompt"]) // 4})
 
-    async def abort(self, _: web.Request) -> web.Response:
-        """``/abort_request``: everything comes back unfinished."""
-        for event in list(self.aborting):
-            event.set()
+    async def abort(self, request: web.Request) -> web.Response:
+        """``/abort_request``: what is named comes back unfinished, or everything."""
+        body = await request.json()
+        for event, rid in list(self.aborting.items()):
+            if body.get("abort_all") or rid == body.get("rid"):
+                event.set()
         return web.Response()
 
     async def set(self, request: web.Request) -> web.Response:

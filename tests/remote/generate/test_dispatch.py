@@ -2,129 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import pytest
 
 from remote.generate import partial as partials
-from remote.generate.accounts import Accounts
-from remote.generate.client import Client, TroubleError
-from remote.generate.dispatch import Dispatcher
+from remote.generate.client import TroubleError
 from remote.generate.facts import Facts
 from remote.generate.job import Job
-from remote.generate.ledger import Writer
-from remote.generate.opening import open_run
-from remote.generate.outbox import Outbox
 from remote.generate.outcomes import Answer
 from remote.generate.partial import Partial, Segment
-from remote.generate.prompts import decode
 from remote.generate.records import Pending, Usage
 from remote.generate.recovery import TAKEN, TODO
 from remote.generate.server import PROBATION, Server
-from remote.generate.settings import Settings
-from remote.protocol import Reading
-from tests.remote.generate.conftest import write_prompts
-
-ONE, TWO = "http://127.0.0.1:1", "http://127.0.0.1:2"
-
-
-class Desk:
-    """A dispatcher whose requests never end by themselves."""
-
-    def __init__(self, folder: Path, **changes: Any) -> None:
-        prompts = write_prompts(folder / "prompts.jsonl", 40)
-        settings = Settings(prompts, folder / "out", (ONE, TWO), **changes)
-        self.opened = open_run(settings)
-        self.writer = Writer(
-            self.opened.ledger,
-            on_durable=lambda *_: None,
-            on_problem=lambda _: None,
-            on_broken=lambda _: None,
-        )
-        self.folder = settings.output
-        self.tasks: list[asyncio.Task[None]] = []
-        self.dispatcher = Dispatcher(
-            settings,
-            {},
-            Client(),
-            self.opened.prompts,
-            self.opened.recovered.status,
-            Outbox(self.writer),
-            Accounts(self.opened),
-            spawn=self.spawn,
-            changed=lambda: None,
-            learned=lambda: None,
-            say=lambda _: None,
-            broken=lambda _: None,
-        )
-        for server in self.servers:
-            server.breaker.close(0.0)
-
-    def spawn(self, coroutine: Any) -> asyncio.Task[None]:
-        """Instead of the request."""
-        coroutine.close()
-        self.tasks.append(asyncio.get_running_loop().create_task(asyncio.sleep(3600)))
-        return self.tasks[-1]
-
-    @property
-    def servers(self) -> list[Server]:
-        """Both of them."""
-        return list(self.dispatcher.servers.values())
-
-    def job(self, index: int, **more: Any) -> Job:
-        """A prompt that was taken from the file."""
-        self.opened.recovered.status[index] = TAKEN
-        line = self.opened.prompts.line(index)
-        if more:
-            row = {"messages": [{"role": "user", "content": str(n)} for n in range(3)], **more}
-            line = json.dumps(row).encode() + b"\n"
-        return Job(index, line, decode(line))
-
-    def send(self, server: Server, *jobs: Job) -> None:
-        """Have these in flight."""
-        for job in jobs:
-            self.dispatcher.seats.send(server, job, 1.0)
-
-    def dies(self, server: Server) -> None:
-        """The agent says that its process has ended."""
-        self.dispatcher.heard(Reading(0.0, server.url, alive=False))
-        server.breaker.close(0.0)
-
-    def failed(self) -> list[int]:
-        """Prompts in ``failed.jsonl``."""
-        assert self.writer.flush(10.0)
-        path = self.folder / "failed.jsonl"
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return [json.loads(line)["index"] for line in lines]
-
-    def close(self) -> None:
-        """Let go of the directory."""
-        self.writer.close(10.0)
-        self.opened.prompts.close()
-        self.opened.lock.release()
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Callable[..., Desk]]:
-    """Make desks."""
-    made: list[Desk] = []
-
-    def make(**changes: Any) -> Desk:
-        made.append(Desk(tmp_path, **changes))
-        return made[-1]
-
-    yield make
-    for one in made:
-        for task in one.tasks:
-            task.cancel()
-        await asyncio.gather(*one.tasks, return_exceptions=True)
-        await one.dispatcher.floor.client.close()
-        one.close()
+from tests.remote.generate.desk import Desk
 
 
 async def test_a_suspect_whose_server_dies_is_given_up_and_not_sent_again(
@@ -164,7 +57,7 @@ async def test_a_prompt_under_suspicion_is_not_blamed_in_company(
     assert here.failed() == []
     assert {job.index for job in here.dispatcher.work.jobs()} == {1, 3}
     assert not here.dispatcher.idle
-    here.dispatcher.failures.survived(one)
+    here.dispatcher.crashes.survived(one)
     assert {job.index for job in here.dispatcher.work.jobs()} == {1, 2, 3}
 
 
@@ -206,7 +99,7 @@ async def test_a_degenerate_servers_turns_are_forgotten_where_they_are_in_flight
         job.talk.add(text, "ok", server.url, 1.0)
         here.dispatcher.verdicts.next_turn(good, job, 1.0)
     for _ in range(2):
-        here.dispatcher.work.take(1e9, good, alone=True)
+        here.dispatcher.work.take(1e9, lambda _: True)
     here.send(good, spoilt, sound)
     here.dispatcher.verdicts.stop(bad, "all alike", 1e9)
     assert list(good.flying) == [sound]
@@ -418,3 +311,18 @@ async def test_partial_answers_are_read_back_and_damaged_ones_dropped(
     found = {job.index: job.partial for job in here.dispatcher.work.jobs()}
     assert found == {1: sound.partial, 2: None}
     assert bytes(here.opened.recovered.status[1:3]) == bytes([TAKEN, TAKEN])
+
+
+async def test_answers_of_a_server_that_turns_out_degenerate_count_nowhere(
+    desk: Callable[..., Desk],
+) -> None:
+    """Neither in its tokens nor in the summary."""
+    here = desk()
+    server, _ = here.servers
+    same = Answer("the same", None, None, "stop", Usage(11, 7, 0), "m")
+    for index in range(PROBATION):
+        here.dispatcher.verdicts.answered(server, here.job(index), same, 0.1, server.process)
+    assert server.stopped
+    assert (server.completed, server.output_tokens) == (0, 0)
+    shift = here.dispatcher.floor.accounts.shifts[server.url, None]
+    assert (shift.answers, shift.tokens) == (0, 0)

@@ -143,17 +143,46 @@ def test_poison_is_quarantined(
     check(run)
 
 
+def jobs(count: int) -> list[Job]:
+    """Some prompts."""
+    row = b'{"messages":[{"role":"user"}]}\n'
+    return [Job(index, row, decode(row)) for index in range(count)]
+
+
 def test_deaths_together_are_nobodys_fault() -> None:
     """Two servers within a minute: no prompt is blamed; one alone, twice: its prompts are."""
-    row = b'{"messages":[{"role":"user"}]}\n'
-    one, two = Job(1, row, decode(row)), Job(2, row, decode(row))
+    one, two, three = jobs(3)
     deaths = Deaths()
     assert deaths.died(0.0, "a", [one]) == []
-    assert deaths.died(30.0, "b", [one, two]) == []
+    assert deaths.died(30.0, "b", [two, three]) == []
     assert (one.deaths, two.deaths) == (0, 0)
     assert deaths.died(200.0, "a", [one]) == []
     assert deaths.died(300.0, "b", [one, two]) == [one]
     assert two.deaths == 1
+
+
+def test_a_prompt_that_walks_from_death_to_death_is_blamed() -> None:
+    """It kills at once, so that servers die together: what it met only once on its way is not
+    blamed. Where another server dies without any such prompt, nobody is."""
+    poison, first, second, both, other = jobs(5)
+    deaths = Deaths()
+    assert deaths.died(0.0, "a", [poison, first, both]) == []
+    assert deaths.died(5.0, "b", [poison, second, both]) == [poison, both]
+    assert (first.deaths, second.deaths) == (0, 0)
+    assert not deaths.others(poison)
+    assert deaths.died(10.0, "c", [other]) == []
+    assert (poison.deaths, both.deaths, other.deaths) == (0, 0, 0)
+    assert deaths.others(poison)
+
+
+def test_two_poisons_at_once_are_both_blamed() -> None:
+    """Every death has one of them in it."""
+    one, two = jobs(2)
+    deaths = Deaths()
+    for at, (server, job) in enumerate([("a", one), ("b", two), ("c", one)]):
+        assert deaths.died(float(at), server, [job]) == []
+    assert deaths.died(4.0, "d", [two]) == [two]
+    assert (one.deaths, two.deaths) == (2, 2)
 
 
 def test_long_prompts_are_foreseen(

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from remote.generate.breaker import FAILURES, LONGEST_PAUSE_S
 from remote.generate.facts import Facts
 from remote.generate.pace import LEAST, Pace, Reach
-from remote.generate.server import FAILURES, LONGEST_PAUSE_S, Server, degenerate
+from remote.generate.server import LONGEST_REST_S, Server, degenerate
 
 
 def hear(server: Server, running: int, queued: int, said: int | None = None) -> None:
@@ -186,3 +187,35 @@ def test_whether_interrupted_answers_are_continued() -> None:
     server.new_process("2.1")
     server.breaker.open(2.0)
     assert server.whole == ""
+
+
+def test_a_number_that_was_asked_for_comes_back() -> None:
+    """After a refusal, whatever queues there; a pause has an end, and not for another process."""
+    server = Server("u", wanted=100)
+    server.breaker.close(0.0)
+    server.flying = {object(): None for _ in range(50)}  # type: ignore[misc]
+    server.refused_work(10.0, float("inf"))
+    assert server.slots == 50
+    assert server.rest_until == 10.0 + LONGEST_REST_S
+    for at in (20.0, 200.0, 203.0):
+        server.heard(at, running=50, queued=40, max_running=50, tokens=None)
+    assert server.slots == 58, "none while it rests"
+    for at in range(20):
+        server.heard(206.0 + at, running=50, queued=40, max_running=50, tokens=None)
+    assert server.slots == 100 and server.ceiling is None
+    server.refused_work(300.0, 60.0)
+    server.new_process("2")
+    assert server.room(301.0) == 50
+
+
+def test_the_silence_that_is_allowed() -> None:
+    """Without a counter as long as a whole answer may take, and longer where it was in vain."""
+    server = Server("u")
+    assert server.silence_window(180.0, 4096) == 7.5 * 180.0
+    assert server.silence_window(180.0, 32768) == 3276.8
+    server.silences = 1
+    assert server.silence_window(180.0, 32768) == 2 * 3276.8
+    server.answered(10.0, 2000.0)
+    assert server.silence_window(180.0, 4096) == 6000.0
+    server.has_counter = True
+    assert server.silence_window(180.0, 4096) == 180.0
