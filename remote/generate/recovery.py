@@ -322,18 +322,20 @@ class _Recovery:
                 self.disk.rename(path, target)
                 self.mender.notes.append(f"{name} of the earlier tool is now {target.name}")
             return
-        entries, good = sides.read(path)
-        known = len(entries)
-        for number, (index, outcome, _) in enumerate(entries, 1):
+        known = sides.read(path)
+        number = 0
+        for number, (index, outcome, _) in enumerate(known.entries(), 1):
             self._take_side(path, number, index, state)
             counts[outcome] += 1
-        start = entries[-1][2] if entries else 0
-        for number, end, side in self.mender.lines(path, _side, start=start, number=known + 1):
+        more: list[sides.Entry] = []
+        lines = self.mender.lines(path, _side, start=known.end, number=number + 1)
+        for number, end, side in lines:
             self._take_side(path, number, side.index, state)
             counts[side.outcome] += 1
-            entries.append((side.index, side.outcome, end))
-        if not good or len(entries) > known:
-            self.disk.replace(sides.path_of(path), sides.encode(entries), durable=False)
+            more.append((side.index, side.outcome, end))
+        if more or not known.whole:
+            index_file = known.lines + sides.encode(more)
+            self.disk.replace(sides.path_of(path), index_file, durable=False)
 
     def _take_side(self, path: Path, number: int, index: int, state: int) -> None:
         status = self.out.status

@@ -9,13 +9,13 @@ itself, and makes the index anew. Deleting it costs the time to read the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from remote.generate.mending import INDEX, split
+from remote.generate.mending import INDEX
 
 Entry = tuple[int, str, int]
 """Prompt, outcome, offset behind its line."""
@@ -33,41 +33,76 @@ def encode(entries: Iterable[Entry]) -> bytes:
     return msgspec.json.Encoder().encode_lines(entries)
 
 
-def read(file: Path) -> tuple[list[Entry], bool]:
-    """The entries of ``file`` that its index tells of, and whether the index is good as it is."""
-    index = path_of(file)
+@dataclass(frozen=True)
+class Known:
+    """What an index tells of its file."""
+
+    lines: bytes
+    """Those of it that are believed."""
+    whole: bool
+    """That is all of it."""
+    end: int
+    """Offset in the file up to which it tells."""
+
+    def entries(self) -> Iterator[Entry]:
+        """A million of them take a hundred megabytes at once, so that they come in blocks."""
+        for block in _blocks(self.lines):
+            yield from _entry.decode_lines(block)
+
+
+def read(file: Path) -> Known:
+    """What is known of ``file`` without reading it."""
     try:
-        data = index.read_bytes()
+        data = path_of(file).read_bytes()
     except FileNotFoundError:
-        return [], True
+        return Known(b"", True, 0)
+    good = before = end = index = 0
+    for block in _blocks(data):
+        entries, size = _good_lines(block)
+        for _, _, there in entries:
+            before, end = end, there
+            if end <= before:
+                return Known(b"", False, 0)
+        index = entries[-1][0] if entries else index
+        good += size
+        if size != len(block):
+            break
+    if good and not _fits(file, index, before, end):
+        return Known(b"", False, 0)
+    return Known(data[:good], good == len(data), end)
+
+
+def _blocks(data: bytes) -> Iterator[bytes]:
+    """Pieces of about a megabyte that end with a newline, except perhaps the last."""
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start + (1 << 20)) + 1 or len(data)
+        yield data[start:end]
+        start = end
+
+
+def _good_lines(block: bytes) -> tuple[list[Entry], int]:
+    """The entries up to the first odd line, and how many bytes they are."""
     try:
-        entries, good = _entry.decode_lines(data), data[-1:] in (b"", b"\n")
-        if not good:
-            entries.pop()
+        if block[-1:] == b"\n":
+            return _entry.decode_lines(block), len(block)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        entries, good = _first_good(index), False
-    ends = [0, *(end for _, _, end in entries)]
-    if all(a < b for a, b in pairwise(ends)) and _fits(file, entries, ends):
-        return entries, good
-    return [], False
-
-
-def _first_good(index: Path) -> list[Entry]:
+        pass
     entries: list[Entry] = []
-    for _, _, raw in split(index):
+    size = 0
+    for raw in block.splitlines(keepends=True):
         try:
-            if raw[-1:] == b"\n":
-                entries.append(_entry.decode(raw))
+            if raw[-1:] != b"\n":
+                break
+            entries.append(_entry.decode(raw))
         except (msgspec.DecodeError, UnicodeDecodeError):
             break
-    return entries
+        size += len(raw)
+    return entries, size
 
 
-def _fits(file: Path, entries: Sequence[Entry], ends: Sequence[int]) -> bool:
-    """Whether the last entry's line stands where the index says."""
-    if not entries:
-        return True
-    begin, end = ends[-2:]
+def _fits(file: Path, index: int, begin: int, end: int) -> bool:
+    """Whether a record of that prompt stands between those offsets."""
     try:
         with file.open("rb") as data:
             line = os.pread(data.fileno(), end - begin, begin)
@@ -75,4 +110,4 @@ def _fits(file: Path, entries: Sequence[Entry], ends: Sequence[int]) -> bool:
         return False
     found = INDEX.match(line)
     whole = len(line) == end - begin and line[-1:] == b"\n" and line.count(b"\n") == 1
-    return found is not None and int(found[1]) == entries[-1][0] and whole
+    return found is not None and int(found[1]) == index and whole

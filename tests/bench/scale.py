@@ -1,10 +1,11 @@
 """A run of ten million prompts: time to its first request, and memory.
 
-    python -m tests.bench.scale [--prompts 10000000] [--done 5000000]
+    python -m tests.bench.scale [--prompts 10000000] [--done 5000000] [--aside 500000]
 
 Prompts and records are of 200 bytes, so that the disk suffices (about 4 GB). The done half lies
 in sealed batches, as a run leaves them. The very first start reads the file whole: it hashes it,
-checks every line and keeps where each begins.
+checks every line and keeps where each begins. Half a million more are set aside, in records of
+4,000 bytes: a start knows them by their index; with the index lost it reads them all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from remote.generate import layout
+from remote.generate import layout, sides
 from remote.generate.ledger import Entry, Ledger
 from remote.generate.opening import encode_run
 from remote.generate.prompts import open_prompts
@@ -107,6 +108,26 @@ def make_done(folder: Path, prompts: Path, done: int) -> None:
     opened.close()
 
 
+def set_aside(folder: Path, total: int, begin: int, count: int) -> None:
+    """Set ``count`` prompts aside, with records of 4,000 bytes."""
+    recovered = recover(folder, total, adopted=False, disk=Quick())
+    ledger = Ledger(folder, recovered.books, Quick())
+    text = b"x" * 3930
+    for start in range(begin, begin + count, 5000):
+        ledger.add(
+            Entry(
+                "set_aside",
+                i,
+                b'{"index":%d,"outcome":"looped","content":"%b"}\n' % (i, text),
+                Seen(i, "bench", "looped"),
+            )
+            for i in range(start, min(start + 5000, begin + count))
+        )
+        ledger.flush()
+        ledger.acked.clear()
+    ledger.close()
+
+
 class Start(NamedTuple):
     """Of a run until its first request."""
 
@@ -135,8 +156,9 @@ def start(folder: Path, prompts: Path, url: str) -> Start:
     return Start(took, peak, times.user + times.system)
 
 
-def bench(prompts: int = 10_000_000, done: int = 5_000_000) -> dict[str, Any]:
-    """Starts at ten thousand prompts, at many of which none is done, and at half of them done."""
+def bench(prompts: int = 10_000_000, done: int = 5_000_000, aside: int = 500_000) -> dict[str, Any]:
+    """Starts at ten thousand prompts, at many of which none is done, at half of them done, and with
+    some set aside as well."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _FirstRequest)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -149,6 +171,10 @@ def bench(prompts: int = 10_000_000, done: int = 5_000_000) -> dict[str, Any]:
         fresh = start(folder / "fresh", folder / "big.jsonl", url)
         make_done(folder / "big", folder / "big.jsonl", done)
         big = start(folder / "big", folder / "big.jsonl", url)
+        set_aside(folder / "big", prompts, done, aside)
+        with_aside = start(folder / "big", folder / "big.jsonl", url)
+        sides.path_of(folder / "big" / layout.SET_ASIDE).unlink()
+        reading = start(folder / "big", folder / "big.jsonl", url)
     server.shutdown()
     return {
         "prompts": prompts,
@@ -157,6 +183,9 @@ def bench(prompts: int = 10_000_000, done: int = 5_000_000) -> dict[str, Any]:
         "start_s": round(big.wall, 2),
         "start_cpu_s": round(big.cpu, 2),
         "peak_mb_above_10000": round(big.peak_mb - few.peak_mb),
+        "set_aside": aside,
+        "start_with_set_aside_s": round(with_aside.wall, 2),
+        "start_without_their_index_s": round(reading.wall, 2),
         "very_first_start_s": round(fresh.wall, 1),
         "very_first_cpu_s": round(fresh.cpu, 1),
         "very_first_peak_mb_above_10000": round(fresh.peak_mb - few.peak_mb),
@@ -164,4 +193,4 @@ def bench(prompts: int = 10_000_000, done: int = 5_000_000) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    report(bench, prompts=10_000_000, done=5_000_000)
+    report(bench, prompts=10_000_000, done=5_000_000, aside=500_000)
