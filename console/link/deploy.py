@@ -18,7 +18,12 @@ from remote import protocol
 
 PACKAGE = Path(protocol.__file__).resolve().parent
 MODULES = ("msgspec", "httpx", "httpx_aiohttp", "aiohttp", "psutil")
-"""What the agent and the run import; boto3 too where there is S3."""
+"""What the agent and the run import."""
+EXTRAS = {
+    "boto3": "nothing can be uploaded to S3",
+    "jsonschema_rs": "the arguments of tool calls are not held against their schemas",
+}
+"""What they do without, and how."""
 
 
 def files(package: Path = PACKAGE) -> dict[str, bytes]:
@@ -85,7 +90,7 @@ async def deploy(target: Target, place: Place | None = None) -> str:
 async def _deploy(target: Target, place: Place) -> str:
     version, content = await asyncio.to_thread(own)
     order = {"workspace": target.spec.workspace, "folder": protocol.STOKER_DIR, "version": version}
-    found = await far(place, {**order, "do": "probe", "modules": [*MODULES, "boto3"]})
+    found = await far(place, {**order, "do": "probe", "modules": [*MODULES, *EXTRAS]})
     note = _lacking(target, place, found["missing"])
     agent = found["agent"]
     if agent and agent.get("code") == version and found["current"] == version:
@@ -102,13 +107,14 @@ async def _deploy(target: Target, place: Place) -> str:
 
 
 def _lacking(target: Target, place: Place, missing: list[str]) -> str:
-    needed = [name for name in missing if name != "boto3"]
+    needed = [name for name in missing if name not in EXTRAS]
+    names = " ".join(name.replace("_", "-") for name in needed)
     if needed:
-        names = " ".join(name.replace("_", "-") for name in needed)
         raise LinkError(
             f"{place.name}: agent_python lacks {', '.join(needed)}: "
             f"`{target.agent_python} -m pip install {names}` there"
         )
-    if "boto3" in missing and target.spec.run.s3.bucket:
-        return "; note: agent_python lacks boto3, so nothing can be uploaded to S3"
-    return ""
+    told = [name for name in missing if name != "boto3" or target.spec.run.s3.bucket]
+    return "".join(
+        f"; note: agent_python lacks {name.replace('_', '-')}: {EXTRAS[name]}" for name in told
+    )
