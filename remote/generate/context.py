@@ -21,6 +21,7 @@ _SAID = (
     ),
 )
 
+_AT_MOST = re.compile(r"supports at most (\d+) completion tokens")
 _SPOKEN_OF = re.compile(r"context length|maximum allowed length|maximum model length", re.I)
 
 
@@ -57,6 +58,8 @@ def room_said(message: str) -> int | None:
         if match := pattern.search(message):
             left = room(int(match["prompt"]), int(match["context"]))
             return left if left >= 1 else None
+    if most := _AT_MOST.search(message):
+        return int(most[1])
     return None
 
 

@@ -121,6 +121,15 @@ async def first(
     return whole
 
 
+@pytest.mark.parametrize("kind", ASK)
+async def test_a_prompt_is_counted_as_its_server_does(native: Any, kind: str) -> None:
+    """Template, tools and all."""
+    _, server, client = native
+    whole = await client.chat(server.url, body(kind))
+    counted = await client.count_tokens(server.url, "sglang", body(kind))
+    assert counted == whole.usage.prompt_tokens
+
+
 @pytest.mark.parametrize("kind", [kind for kind in ASK if kind != "stop string"])
 async def test_chat_from_every_token(native: Any, kind: str) -> None:
     """A chat answer goes on from its text; where a call was begun, from before it."""

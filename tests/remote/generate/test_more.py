@@ -222,3 +222,5 @@ def test_fit_learns() -> None:
         "for the completion."
     )
     assert room_said(said) == 4096 - 1000 - 16
+    said = "max_completion_tokens is too large: 9000.This model supports at most 8192 completion "
+    assert room_said(said + "tokens.") == 8192
