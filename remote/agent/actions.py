@@ -23,6 +23,7 @@ from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.plan import spent
 from remote.generate import layout, recovery
 from remote.generate.lock import LockedError
+from remote.generate.mending import RecoveryError
 from remote.journal import Journal
 from remote.protocol import (
     Decide,
@@ -113,6 +114,7 @@ class Actions:
     async def _up(self, request: Up, who: str) -> Result:
         self._refuse_if_busy()
         fleet = await self._owner.fleet(request.spec)
+        self._refuse_if_busy()  # nothing is waited for from here until it is this one's turn
         gpus = _gpus(request.gpus, request.spec)
         names = _names(gpus, request.spec)
         chosen = [s for s in fleet.states() if gpus is None or s.gpu in gpus]
@@ -129,7 +131,8 @@ class Actions:
     async def _down(self, request: Down, who: str) -> Result:
         fleet = await self._owner.fleet()
         spec = self._known_spec()
-        gpus = _gpus(request.gpus, spec)
+        known = [info.gpu for info in fleet.infos()]  # also those that the target has no more
+        gpus = _gpus(request.gpus, spec, known)
         names = _names(gpus, spec)
 
         async def work() -> str:
@@ -138,8 +141,15 @@ class Actions:
 
         return Done(await self._go(f"down {names}", who, work))
 
+    async def _fleet_for(self, request: Restart | Rollback) -> Fleet:
+        """The fleet with the request's target. What is under way goes on with its own: then a
+        plan alone is made for that one, and anything else is refused."""
+        if not request.dry_run:
+            self._refuse_if_busy()
+        return await self._owner.fleet(request.spec if self._busy is None else None)
+
     async def _restart(self, request: Restart, who: str) -> Result:
-        fleet = await self._owner.fleet(request.spec)
+        fleet = await self._fleet_for(request)
         await fleet.learn()
         try:
             wanted, renamed = fleet.new_flags(
@@ -164,7 +174,7 @@ class Actions:
         )
 
     async def _rollback(self, request: Rollback, who: str) -> Result:
-        fleet = await self._owner.fleet(request.spec)
+        fleet = await self._fleet_for(request)
         await fleet.learn()
         known = self._owner.journal.epochs
         now = epochs.current(fleet.infos(), known)
@@ -187,6 +197,7 @@ class Actions:
             why,
             in_flight=request.in_flight,
             at_once=request.at_once,
+            dry_run=request.dry_run,
         )
 
     async def _swap(
@@ -209,7 +220,7 @@ class Actions:
         base = old.flags if old is not None else self._known_spec().fleet.flags
         set_flags, unset_flags = epochs.delta(base, wanted)
         try:
-            plan = fleet.plan(
+            plan = await fleet.plan(
                 current=old,
                 set_flags=set_flags,
                 unset_flags=unset_flags,
@@ -246,9 +257,16 @@ class Actions:
             began=time.time(),
         )
         self.swap = swap
-        await self._owner.journal.save_swap(swap)
+        kept = asyncio.create_task(self._owner.journal.save_swap(swap))
+
+        async def work() -> str:
+            await kept
+            return await self._run_swap(fleet, swap, old, new)
+
+        # Nothing was waited for since it was seen that nobody else is at work.
         what = f"restart ({strategy}), {', '.join(plan.diff) or 'same flags'}"
-        await self._go(what, who, lambda: self._run_swap(fleet, swap, old, new), wait=0.0)
+        await self._go(what, who, work, wait=0.0)
+        await asyncio.shield(kept)
         return replace(plan, swap=swap)
 
     async def _decide(self, request: Decide, who: str) -> Result:
@@ -257,7 +275,7 @@ class Actions:
         what = "keep the new flags" if request.keep else "take the new flags back"
         action = self._owner.journal.began(who, what)
         try:
-            text = fleet.decide(keep=request.keep, who=who)
+            text = await fleet.decide(keep=request.keep, who=who)
         except FleetError as error:
             self._owner.journal.ended(action, f"refused: {error}")
             raise RequestError(str(error)) from None
@@ -266,37 +284,55 @@ class Actions:
         return Done(text)
 
     async def go_on(self) -> None:
-        """Take up a swap that an earlier agent left unfinished."""
-        unfinished = [s for s in self._owner.journal.swaps.values() if s.state == "doing"]
-        known = self._owner.journal.epochs
-        if unfinished:
-            swap = max(unfinished, key=_id)
-            new = known.get(swap.to_epoch)
-            if new is None:
-                return
-            old = known.get(swap.from_epoch) if swap.from_epoch is not None else None
-            fleet = await self._owner.fleet()
-            self.swap = swap
-            text = f"swap {swap.id} was unfinished: going on at its first open step"
-            self._owner.emit("swap.resumed", text, who=swap.who)
-            what = f"swap {swap.id}, taken up again"
-            await self._go(what, swap.who, lambda: self._run_swap(fleet, swap, old, new), wait=0.0)
-        elif self._owner.journal.swaps:
-            self.swap = self._owner.journal.swaps[max(self._owner.journal.swaps)]
+        """Take up a swap that an earlier agent left unfinished, if none was begun after it."""
+        swaps, known = self._owner.journal.swaps, self._owner.journal.epochs
+        if not swaps:
+            return
+        newest = self.swap = swaps[max(swaps)]
+        for swap in list(swaps.values()):
+            if swap.state != "doing" or (swap is newest and swap.to_epoch in known):
+                continue
+            why = f"epoch {swap.to_epoch} is lost" if swap is newest else "a later one was begun"
+            await self._fail(swap, f"not gone on with: {why}")
+        if self.swap.state != "doing":
+            return
+        swap, new = newest, known[newest.to_epoch]
+        old = known.get(swap.from_epoch) if swap.from_epoch is not None else None
+        fleet = await self._owner.fleet()
+        text = f"swap {swap.id} was unfinished: going on at its first open step"
+        self._owner.emit("swap.resumed", text, who=swap.who)
+        what = f"swap {swap.id}, taken up again"
+        await self._go(what, swap.who, lambda: self._run_swap(fleet, swap, old, new), wait=0.0)
+
+    async def _fail(self, swap: Swap, text: str) -> None:
+        """A swap that is gone on with no more, however far it is: the next agent leaves it too."""
+        ended = replace(swap, state="failed", ended=time.time(), text=text)
+        await self._owner.journal.save_swap(ended)
+        if self.swap is not None and self.swap.id == swap.id:
+            self.swap = ended
+        text = f"swap {swap.id}: {text}"
+        self._owner.emit("swap.failed", text, level="error", who=swap.who)
 
     async def _run_swap(self, fleet: Fleet, swap: Swap, old: Epoch | None, new: Epoch) -> str:
         async def save(state: Swap) -> None:
-            self.swap = state
             await self._owner.journal.save_swap(state)
+            # Shown only now: between the last save and the end of this action nothing waits, so
+            # that whoever sees a swap that is done can begin the next one.
+            self.swap = state
 
         def show(state: Swap) -> None:
             self.swap = state
 
         self._owner.judge_not()
-        done = self.swap = await fleet.swap(swap, old=old, new=new, save=save, show=show)
+        try:
+            done = await fleet.swap(swap, old=old, new=new, save=save, show=show)
+        except Exception as error:
+            text = f"broken off by a fault: {type(error).__name__}: {error}"
+            await self._fail(self._owner.journal.swaps[swap.id], text)
+            raise
         epoch = self._owner.journal.epochs.get(new.id, new)
         self._owner.journal.put_epoch(replace(epoch, cost=spent(done)))
-        await self.tell_run()
+        self._tell_run_soon()
         if done.state == "done" and self._owner.run.alive:
             self._owner.judge_soon("swap", old)
         return f"swap {done.id} {done.state}" + (f": {done.text}" if done.text else "")
@@ -359,7 +395,7 @@ class Actions:
                 return await asyncio.to_thread(
                     recovery.retry_failed, self._owner.run.output, set_aside=request.set_aside
                 )
-            except (LockedError, recovery.RecoveryError) as error:
+            except (LockedError, RecoveryError) as error:
                 raise RequestError(str(error)) from None
 
         return Done(await self._go("run retry-failed", who, work, wait=30.0))
@@ -386,10 +422,13 @@ class Actions:
         seen = [s.epoch for s in self._owner.run.control.servers if s.epoch is not None]
         epoch = Epoch(id=journal.next_epoch(seen), since=time.time(), flags=flags, who=who, why=why)
         journal.put_epoch(epoch)
+        self._tell_run_soon()
+        return epoch
+
+    def _tell_run_soon(self) -> None:
         task = asyncio.create_task(self.tell_run())
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
-        return epoch
 
     async def tell_run(self) -> None:
         """Note in the run directory what its epochs gave, and those that it has not heard of.
@@ -480,10 +519,10 @@ def _id(thing: Epoch | Swap) -> int:
     return thing.id
 
 
-def _gpus(gpus: list[int] | None, spec: TargetSpec) -> list[int] | None:
+def _gpus(gpus: list[int] | None, spec: TargetSpec, known: Sequence[int] = ()) -> list[int] | None:
     if gpus is None:
         return None
-    wrong = [g for g in gpus if not 0 <= g < spec.fleet.gpus]
+    wrong = [g for g in gpus if not 0 <= g < spec.fleet.gpus and g not in known]
     if wrong or not gpus:
         raise RequestError(f"no GPU {', '.join(map(str, wrong))}: 0 to {spec.fleet.gpus - 1}")
     return sorted(set(gpus))

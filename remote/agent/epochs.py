@@ -87,15 +87,12 @@ def busy(state: ServerState, info: ServerInfo, progress: Progress | None) -> boo
         return False
     if state.queued:
         return True
-    work = progress.servers.get(_url(info.port)) if progress is not None else None
+    known = progress.servers.items() if progress is not None else ()
+    work = next((work for url, work in known if url.endswith(f":{info.port}")), None)
     slots = work.slots if work is not None and work.slots else info.max_running
     if info.max_running is not None and slots is not None:
         slots = min(slots, info.max_running)
     return slots is not None and state.running >= BUSY * slots
-
-
-def _url(port: int) -> str:
-    return f"http://127.0.0.1:{port}"
 
 
 def _weigh(epoch: Epoch, state: ServerState, info: ServerInfo, seconds: float) -> Epoch:

@@ -192,9 +192,11 @@ class Run:
             return 0, 0
         return self.progress.tokens_kept, self.progress.tokens_lost
 
-    def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
+    def server(
+        self, gpu: int, *, max_running: int | None, epoch: int | None, process: str, tried: bool
+    ) -> None:
         """A server process is ready."""
-        self._change(gpu, max_running=max_running, epoch=epoch, process=process)
+        self._change(gpu, max_running=max_running, epoch=epoch, process=process, tried=tried)
 
     def _change(self, gpu: int, **fields: Any) -> None:
         url = self._url(gpu)

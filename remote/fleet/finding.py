@@ -18,7 +18,8 @@ def take_up(server: Server, launch: Launch) -> bool:
 
     Blocking.
     """
-    server.port = launch.port
+    server.restarts.read_back()
+    server.listens(launch.port, launch.flags)
     server.begin(launch, adopted=True)
     server.read_log()
     if server.main is None:
@@ -46,7 +47,14 @@ def who_serves(ports: list[int]) -> dict[int, int | None]:
         sglang_flags.model_and_port(argv)[1]: pid
         for pid, argv in processes.commands(sglang_flags.is_server_argv).items()
     }
-    return {**{p: loading[p] for p in ports if p in loading}, **processes.listeners(ports)}
+    return merged({p: loading[p] for p in ports if p in loading}, processes.listeners(ports))
+
+
+def merged(named: dict[int, int], listening: dict[int, int | None]) -> dict[int, int | None]:
+    """Who has each port: who listens there, or, where one may not see who does, the server whose
+    command line names it."""
+    seen = {port: pid for port, pid in listening.items() if pid is not None or port not in named}
+    return {**named, **seen}
 
 
 def look_at(main: Identity, catalogue: Catalogue | None) -> Foreign:

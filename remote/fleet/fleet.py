@@ -13,15 +13,18 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from remote.fleet import finding, kernels
 from remote.fleet import plan as swap_plan
+from remote.fleet.adoption import Adoption
 from remote.fleet.background import Background
+from remote.fleet.cold import ColdStart, NotItsTurnError
 from remote.fleet.knowledge import Knowledge
-from remote.fleet.launcher import Launcher, api_key, describe, one_line
+from remote.fleet.launcher import Launcher, api_key, describe
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, Report, RunSide
+from remote.fleet.outside import Emit, FleetError, InVainError, Report, RunSide
+from remote.fleet.planning import Planner, Wish, refuse_take_over
 from remote.fleet.probe import Probe
 from remote.fleet.records import Folder, Launch
+from remote.fleet.restarts import Restarts
 from remote.fleet.server import Server
 from remote.fleet.swap import Swapper
 from remote.fleet.timing import Timing
@@ -39,14 +42,8 @@ from remote.protocol import (
     Swap,
     TargetSpec,
 )
-from remote.sglang import dialect
-from remote.sglang import flags as sglang_flags
-from remote.sglang.refusals import doubts
 
 __all__ = ["Fleet", "FleetError"]
-
-_SWAP_GOES_ON = 60.0
-"""Seconds after an adoption within which a swap that was under way must have been taken up."""
 
 
 class Fleet:
@@ -76,7 +73,6 @@ class Fleet:
         self._locks: dict[int, asyncio.Lock] = {}
         self._session: aiohttp.ClientSession | None = None
         self._swapper: Swapper | None = None
-        self._in_a_swap: set[int] = set()
         self._shown: list[str] | None = None
         self._background = Background(emit)
         self.launcher = Launcher(workspace, self.timing)
@@ -94,6 +90,17 @@ class Fleet:
             emit=emit,
             timing=self.timing,
         )
+        self._adoption = Adoption(
+            server=self.server,
+            lock=self._lock,
+            operations=self.operations,
+            watch=self._watch,
+            down=lambda server: self._down_one(server, who="stoker"),
+            background=self._background,
+            emit=emit,
+        )
+        self._planner = Planner(lambda: self._spec, self._all, self.knowledge, self.operations)
+        self._cold = ColdStart(self._all, emit, self.timing.tick)
 
     # --- What it is about ---
 
@@ -114,23 +121,23 @@ class Fleet:
     def server(self, gpu: int) -> Server:
         """The server of a GPU, whether it runs or not. Needs a running event loop."""
         if gpu not in self._servers:
-            self._servers[gpu] = Server(
+            folder = Folder(self.workspace.server(gpu))
+            made = self._servers[gpu] = Server(
                 gpu=gpu,
-                port=self._spec.fleet.base_port + gpu,
-                url=self.url(gpu),
-                folder=Folder(self.workspace.server(gpu)),
-                probe=Probe(self._http(), self.url(gpu)),
+                port=0,
+                url="",
+                folder=folder,
+                probe=Probe(self._http(), ""),
                 timing=self.timing,
                 start_seconds=self._spec.fleet.start_seconds,
+                restarts=Restarts(folder),
             )
+            made.listens(self._spec.fleet.base_port + gpu, self._spec.fleet.flags)
         return self._servers[gpu]
 
     def url(self, gpu: int) -> str:
-        """Where server ``gpu`` is asked: loopback, unless its ``host`` flag names one address."""
-        host = self._spec.fleet.flags.get("host")
-        if not isinstance(host, str) or host in ("0.0.0.0", "::", "localhost"):
-            host = "127.0.0.1"
-        return f"http://{host}:{self._spec.fleet.base_port + gpu}"
+        """Where server ``gpu`` is asked."""
+        return self.server(gpu).url
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
@@ -152,6 +159,14 @@ class Fleet:
                     f"there is no GPU {gpu}: this target has 0 to {self._spec.fleet.gpus - 1}"
                 )
         return [self.server(gpu) for gpu in sorted(set(gpus))]
+
+    def _known(self, gpus: list[int] | None) -> list[Server]:
+        """Like the chosen ones, those that the target has no more but that still run included."""
+        if gpus is None:
+            return self._all()
+        known = [gpu for gpu in gpus if gpu in self._servers]
+        rest = self._chosen([gpu for gpu in gpus if gpu not in known])
+        return sorted([*map(self.server, set(known)), *rest], key=lambda server: server.gpu)
 
     def _memory(self, gpu: int) -> tuple[int, int] | None:
         for card in self._cards():
@@ -188,60 +203,27 @@ class Fleet:
         an earlier agent had begun is gone on with.
         """
         lines: list[str] = []
-        for server in self._all():
+        for gpu in await asyncio.to_thread(self._recorded):
+            server = self.server(gpu)
             launch = await asyncio.to_thread(server.folder.launch)
             if launch is not None:
                 await self._set_key(server)
-                lives = await asyncio.to_thread(finding.take_up, server, launch)
-                lines.append(self._living(server, launch) if lives else self._ended(server, launch))
-        if self._in_a_swap:
-            self._background.start(self._release())
+                lines.append(await self._adoption.take(server, launch))
+        self._adoption.wait_for_swap()
         return lines + await self._watch.find_foreign()
 
-    def _living(self, server: Server, launch: Launch) -> str:
-        pid = server.main.pid if server.main is not None else "?"
-        epoch = f", epoch {launch.epoch}" if launch.epoch is not None else ""
-        if server.status == "ready":
-            self.operations.announce(server)
-        if launch.wanted == "down":
-            self._background.start(self._down_one(server, who="stoker"))
-            return f"GPU {server.gpu}: was being stopped, pid {pid}; stopping goes on"
-        if launch.wanted == "swap" or launch.swap is not None:
-            server.held = True
-            self._in_a_swap.add(server.gpu)
-        return f"GPU {server.gpu}: runs, pid {pid}, {server.status}{epoch}"
-
-    def _ended(self, server: Server, launch: Launch) -> str:
-        if launch.wanted != "up":
-            server.status = "stopped"
-            if launch.wanted == "swap":
-                server.held = True
-                self._in_a_swap.add(server.gpu)
-            return f"GPU {server.gpu}: stopped, as it was meant to be"
-        ago = f"{time.time() - server.exit.ended:.0f} s ago, " if server.exit else ""
-        if server.judge_end() == "failed":
-            self._watch.failed(server)
-        cause = server.cause.text if server.cause is not None else ""
-        return f"GPU {server.gpu}: ended {ago}while no agent ran: {cause}"
-
-    async def _release(self) -> None:
-        """Let go of servers that an unfinished swap had in hand, where nobody goes on with it."""
-        await asyncio.sleep(_SWAP_GOES_ON)
-        for gpu in sorted(self._in_a_swap):
-            server = self.server(gpu)
-            async with self._lock(gpu):
-                if gpu not in self._in_a_swap:
-                    continue
-                server.held = False
-                text = "it is left stopped: `up` starts it"
-                if server.alive:
-                    await asyncio.to_thread(server.settle)
-                    text = "it runs on as it is"
-                    if server.status == "ready":
-                        self.operations.dispatch(server, "run")
-            line = f"GPU {gpu}: nobody went on with its swap; {text}"
-            self._emit("swap.lost", line, gpu=gpu, level="warning")
-        self._in_a_swap.clear()
+    def _recorded(self) -> list[int]:
+        """GPUs of the target, and others with a living server: it had more once. Blocking."""
+        gpus = set(range(self._spec.fleet.gpus))
+        folders = self.workspace.server(0).parent.glob("[0-9]*")
+        for gpu in {int(f.name) for f in folders if f.name.isdecimal()} - gpus:
+            folder = Folder(self.workspace.server(gpu))
+            launch = folder.launch()
+            running = folder.running(launch.launch) if launch is not None else None
+            main = running.identity if running is not None else None
+            if main is not None and main.alive:
+                gpus.add(gpu)
+        return sorted(gpus)
 
     async def watch(self) -> None:
         """Look at every server for ever. Ends only by being cancelled, or by :meth:`close`."""
@@ -275,32 +257,35 @@ class Fleet:
         swap: int | None = None,
     ) -> None:
         await self.learn()
-        await self._show_environment()
+        env = await self._show_environment()
         await self._set_key(server)
-        server.port = self._spec.fleet.base_port + server.gpu
-        server.url = server.probe.url = self.url(server.gpu)
-        await self.operations.start(
-            server,
-            self._spec,
-            flags,
-            epoch=epoch,
-            who=who,
-            swap=swap,
-            catalogue=self.knowledge.catalogue,
-            version=self.knowledge.version,
-        )
+        server.listens(self._spec.fleet.base_port + server.gpu, flags)
+        async with self._cold.turn(server, env):
+            await self.operations.start(
+                server,
+                self._spec,
+                flags,
+                epoch=epoch,
+                who=who,
+                swap=swap,
+                catalogue=self.knowledge.catalogue,
+                version=self.knowledge.version,
+            )
 
     async def _start_again(self, server: Server, launch: Launch) -> None:
+        if server.gpu >= self._spec.fleet.gpus:
+            raise InVainError(f"this target has no GPU {server.gpu} any more")
         await self._start(server, launch.flags, epoch=launch.epoch, who="stoker")
 
-    async def _show_environment(self) -> None:
-        """Say once what the env script makes of the servers' environment."""
-        await self.launcher.environment(self._spec)
+    async def _show_environment(self) -> dict[str, str]:
+        """The servers' environment; says once what the env script makes of it."""
+        env = await self.launcher.environment(self._spec)
         names = self.launcher.sourced
         if self._spec.env_script and names != self._shown:
             self._shown = list(names)
             what = ", ".join(names) if names else "nothing"
             self._emit("fleet.environment", f"{self._spec.env_script} sets {what}")
+        return env
 
     async def up(self, gpus: list[int] | None, *, epoch: Epoch, who: str) -> None:
         """Start servers with the epoch's flags; returns once every start is under way.
@@ -327,9 +312,11 @@ class Fleet:
                 if server.alive:
                     return None
                 server.held = False
-                server.restarts.forget()
+                await asyncio.to_thread(server.restarts.forget)
                 try:
                     await self._start(server, flags, epoch=epoch.id, who=who)
+                except NotItsTurnError:
+                    return None  # it has been told why
                 except FleetError as error:
                     return str(error)
                 return None
@@ -338,7 +325,7 @@ class Fleet:
         if leader is not None:
             if (line := await one(leader)) is not None:
                 raise FleetError(f"{line} (the others were to follow)")
-            self._background.start(self._follow(leader, followers, one))
+            self._background.start(self._follow(followers, one))
             return
         told = [line for line in await asyncio.gather(*map(one, servers)) if line]
         if told:
@@ -349,39 +336,16 @@ class Fleet:
     async def _leader(self, servers: list[Server]) -> tuple[Server | None, list[Server]]:
         """The server that goes ahead alone where kernels have to be compiled first."""
         stopped = [s for s in servers if not s.alive]
-        if len(stopped) < 2 or any(s.status == "ready" for s in self._all()):
+        if len(stopped) < 2:
             return None, []
         env = await self.launcher.environment(self._spec)
-        if not await asyncio.to_thread(kernels.is_cold, env):
+        if not await self._cold.applies(env):
             return None, []
         return stopped[0], stopped[1:]
 
     async def _follow(
-        self,
-        leader: Server,
-        followers: list[Server],
-        start: Callable[[Server], Awaitable[str | None]],
+        self, followers: list[Server], start: Callable[[Server], Awaitable[str | None]]
     ) -> None:
-        first = f"GPU {leader.gpu}"
-        self._emit(
-            "fleet.cold",
-            f"no kernels are compiled here yet: {first} goes ahead alone, "
-            f"{len(followers)} more follow once it is ready",
-            gpu=leader.gpu,
-        )
-        launch = leader.launch
-        for server in followers:
-            server.doing = f"waits for {first} to compile the kernels"
-        while leader.launch is launch:
-            if leader.status not in ("starting", "warming"):
-                break
-            await asyncio.sleep(self.timing.tick)
-        for server in followers:
-            server.doing = ""
-        if leader.launch is not launch or leader.status != "ready":
-            text = f"{first} did not get ready: the others were not started"
-            self._emit("fleet.cold", text, gpu=leader.gpu, level="error")
-            return
         for line in await asyncio.gather(*map(start, followers)):
             if line:
                 self._emit("server.set_aside", line, level="error")
@@ -393,10 +357,13 @@ class Fleet:
 
         Raises :class:`FleetError` where something of a server cannot be ended.
         """
-        servers = self._chosen(gpus)
+        servers = self._known(gpus)
         results = await asyncio.gather(
             *(self._down_one(server, who=who) for server in servers), return_exceptions=True
         )
+        for server in servers:
+            if server.gpu >= self._spec.fleet.gpus and not server.alive:
+                self._servers.pop(server.gpu, None)
         wrong = [r for r in results if isinstance(r, BaseException)]
         for error in wrong:
             if not isinstance(error, FleetError):
@@ -405,7 +372,9 @@ class Fleet:
             raise FleetError("; ".join(str(error) for error in wrong))
 
     async def _down_one(self, server: Server, *, who: str) -> None:
+        self._cold.call_off(server.gpu)
         async with self._lock(server.gpu):
+            self._cold.may_wait(server.gpu)
             if server.foreign is not None and server.alive:
                 raise FleetError(
                     f"GPU {server.gpu}: pid {server.main.pid if server.main else '?'} was not "
@@ -443,7 +412,7 @@ class Fleet:
         """
         return self.knowledge.changed(old, set_flags, unset_flags)
 
-    def plan(
+    async def plan(
         self,
         *,
         current: Epoch | None,
@@ -461,99 +430,28 @@ class Fleet:
         ``swap`` of the answer has id and ``to_epoch`` 0: the caller gives them with ``who`` and
         ``began``. ``expected_tokens`` is the mean length of the run's answers, for the costs.
         Raises :class:`FleetError` for flags that SGLang would refuse or that are known to fail on
-        this card, and where no server is up to be swapped.
+        this card, where no server is up to be swapped, and where one could not be started again.
         """
-        old = current.flags if current is not None else self._spec.fleet.flags
-        new, warnings = self.new_flags(old, set_flags, unset_flags)
-        if at_once < 1:
-            raise FleetError(f"at once: 1 server or more, not {at_once}")
-        if confirm_within_min is not None and not 0 < confirm_within_min < 60 * 24 * 7:
-            raise FleetError(
-                f"confirm within: minutes from above 0 to a week, not {confirm_within_min:g}"
-            )
         servers = self._chosen(gpus)
         if gpus is None:
             servers = [s for s in servers if s.alive or s.status == "failed"]
             if not servers:
                 raise FleetError("no server is up: start them with `up`")
-        warnings += dialect.changed_meanings(new, self.knowledge.is_new) + doubts(new)
-        for server in servers:
-            warnings += self._taking_over(server)
-        foreign = [s.main.pid for s in servers if s.foreign and s.alive and s.main is not None]
-        why = self.operations.run.unable() or sglang_flags.other_answers(old, new)
-        busy = any(s.alive and self.operations.left(s) != 0 for s in servers)
-        drains = in_flight == "drain" or (in_flight == "continue" and busy and bool(why))
-        if drains and in_flight == "continue":
-            warnings.append(f"answers under way are drained, not continued: {why}")
-        prediction = self.knowledge.predict(new, self._all(), self._memory)
-        numbers = [server.gpu for server in servers]
-        swap = Swap(
-            id=0,
-            strategy=strategy,
-            gpus=numbers,
-            from_epoch=current.id if current is not None else None,
-            to_epoch=0,
-            who="",
-            began=time.time(),
-            steps=swap_plan.steps(numbers, strategy, drains=drains),
-            in_flight=in_flight,
-            at_once=at_once,
+        wish = Wish(
             set_flags=set_flags,
             unset_flags=unset_flags,
-            confirm_s=None if confirm_within_min is None else 60 * confirm_within_min,
+            strategy=strategy,
+            in_flight=in_flight,
+            at_once=at_once,
+            confirm_within_min=confirm_within_min,
+            expected_tokens=expected_tokens,
         )
-        return Plan(
-            swap=swap,
-            diff=sglang_flags.difference(old, new),
-            warnings=warnings,
-            predicted_max_running=prediction.max_running if prediction is not None else None,
-            predicted=prediction.told() if prediction is not None else None,
-            costs=self._costs(
-                servers,
-                together=len(servers) if strategy == "all" else at_once,
-                continues=not why,
-                mean_tokens=expected_tokens,
-            ),
-            take_over=foreign,
-        )
+        return await self._planner.plan(current, servers, wish)
 
-    def _taking_over(self, server: Server) -> list[str]:
-        """What to know before a foreign server is ended; FleetError where it is none of SGLang."""
-        if server.foreign is None or not server.alive or server.main is None:
-            return []
-        if not server.foreign.is_sglang:
-            raise FleetError(
-                f"GPU {server.gpu}: port {server.port} belongs to {describe(server.main.pid)}, "
-                "which is no SGLang server: end it, or move base_port"
-            )
-        model = server.foreign.model
-        other = ""
-        if model != self._spec.fleet.model:
-            other = f", with another model than its {one_line(model or '?')}"
-        text = (
-            f"GPU {server.gpu}: pid {server.main.pid} was not started by Stoker and will be "
-            f"ended; the next server there is Stoker's{other}"
-        )
-        return [text]
-
-    def _costs(
-        self, servers: list[Server], *, together: int, continues: bool, mean_tokens: float | None
-    ) -> list[str]:
-        loads = [
-            swap_plan.Load(
-                in_flight=self.operations.left(server) or 0 if server.alive else 0,
-                tok_s=server.gen_tok_s(time.time()),
-                reload_s=server.ready.start_seconds if server.ready is not None else None,
-            )
-            for server in servers
-        ]
-        return swap_plan.cost_lines(
-            loads,
-            self._spec.fleet.drain_seconds,
-            mean_tokens or 0.0,
-            together=together,
-            continues=continues,
-        )
+    async def _may_begin(self, server: Server) -> None:
+        """What stands in the way of a server's swap, just before it gets nothing more to do."""
+        refuse_take_over(server)
+        await self.launcher.possible(self._spec, server.gpu)
 
     async def swap(
         self,
@@ -570,7 +468,7 @@ class Fleet:
         each step. ``show`` gets what need not be durable: what the swap waits for, each second.
         Cancelling leaves the plan where it is, to be gone on with.
         """
-        self._in_a_swap.clear()
+        self._adoption.swap_goes_on()
         swapper = Swapper(
             swap,
             old,
@@ -578,6 +476,7 @@ class Fleet:
             server=self.server,
             lock=self._lock,
             operations=self.operations,
+            may_begin=self._may_begin,
             start=self._start,
             emit=self._emit,
             save=save,
@@ -588,17 +487,22 @@ class Fleet:
         self._swapper = swapper
         try:
             return await swapper.carry_out()
+        except Exception:
+            for gpu in swap.gpus:
+                self._background.start(self._adoption.release(gpu))
+            raise
         finally:
             self._swapper = None
 
-    def decide(self, *, keep: bool, who: str) -> str:
+    async def decide(self, *, keep: bool, who: str) -> str:
         """Promote the canary or confirm the swap under way, or take the new flags back.
 
-        Returns a line on what happens now. Raises :class:`FleetError` where no swap is under way.
+        What was decided is durable when this returns, with a line on what happens now. Raises
+        :class:`FleetError` where no swap is under way.
         """
         if self._swapper is None:
             raise FleetError("no swap is under way")
-        self._swapper.decide(keep, who)
+        await self._swapper.decide(keep, who)
         return "the new flags are kept" if keep else "the previous flags come back"
 
     def _full_rates(self) -> dict[int, float]:

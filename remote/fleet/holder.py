@@ -33,6 +33,9 @@ USER_PYTHONPATH = "STOKER_SERVER_PYTHONPATH"
 MARK = "STOKER_LAUNCH"
 """Environment variable that marks every process of one launch, orphans too."""
 
+HOLDS = "STOKER_HOLDS"
+"""The same for the launch's holder alone, which stays when the others are ended."""
+
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
     """Replace a file atomically and durably, readable by its owner alone."""
@@ -66,6 +69,7 @@ def _environment(launch: dict[str, Any]) -> dict[str, str]:
     user_path = env.pop(USER_PYTHONPATH, "")
     if user_path:
         env["PYTHONPATH"] = user_path
+    env.pop(HOLDS, None)
     env[MARK] = launch["launch"]
     return env
 

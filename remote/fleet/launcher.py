@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ import uuid
 from pathlib import Path
 
 from remote.fleet import environment, processes, tail
-from remote.fleet.holder import USER_PYTHONPATH
+from remote.fleet.holder import HOLDS, USER_PYTHONPATH
 from remote.fleet.outside import FleetError
 from remote.fleet.records import Folder, Launch
 from remote.fleet.timing import Timing
@@ -62,11 +63,16 @@ class Launcher:
         self._env = (key, env)
         return env
 
-    def check(self, spec: TargetSpec, gpu: int) -> None:
-        """Everything that can be known before a start to fail. Blocking.
+    async def possible(self, spec: TargetSpec, gpu: int) -> None:
+        """What can be known to make a start fail while the server still runs: all but its port
+        and its card's memory. Changes nothing.
 
         Raises :class:`FleetError`.
         """
+        await asyncio.to_thread(self._possible, spec, gpu)
+        await self.environment(spec)
+
+    def _possible(self, spec: TargetSpec, gpu: int) -> None:
         if not spec.fleet.model:
             raise FleetError("no model is set: put `model` under [fleet] in stoker.toml")
         if not spec.python:
@@ -75,6 +81,22 @@ class Launcher:
             )
         if shutil.which(spec.python) is None:
             raise FleetError(f"python {spec.python} is not there or not executable")
+        for folder in (self.log(spec, gpu).parent, self.workspace.server(gpu)):
+            there = next(p for p in (folder, *folder.parents) if p.exists())
+            if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+                raise FleetError(f"{folder} cannot be written: see who may write {there}")
+            free = shutil.disk_usage(there).free
+            if free < LEAST_DISK:
+                raise FleetError(
+                    f"only {free >> 20} MiB free in {folder}: make room ({LEAST_DISK >> 20} MiB)"
+                )
+
+    def check(self, spec: TargetSpec, gpu: int) -> None:
+        """Everything that can be known before a start to fail. Blocking.
+
+        Raises :class:`FleetError`.
+        """
+        self._possible(spec, gpu)
         port = spec.fleet.base_port + gpu
         taken = processes.listeners([port])
         if port in taken:
@@ -88,13 +110,8 @@ class Launcher:
                 pass
         except OSError as error:
             raise FleetError(f"log folder {folder}: {error.strerror}") from error
-        free = shutil.disk_usage(folder).free
-        if free < LEAST_DISK:
-            raise FleetError(
-                f"only {free >> 20} MiB free in {folder}: make room ({LEAST_DISK >> 20} MiB)"
-            )
 
-    async def launch(
+    async def prepare(
         self,
         spec: TargetSpec,
         gpu: int,
@@ -106,9 +123,9 @@ class Launcher:
         catalogue: Catalogue | None = None,
         version: str | None = None,
     ) -> Launch:
-        """Check, then start server ``gpu`` under a holder; returns once its process runs.
+        """Check, and write down the launch of server ``gpu``; :meth:`hold` then starts it.
 
-        Raises :class:`FleetError` where a check fails or the command cannot be run.
+        Raises :class:`FleetError` where a check fails.
         """
         try:
             sglang_flags.refuse_own(flags)
@@ -139,16 +156,23 @@ class Launcher:
             sglang=version,
         )
         await asyncio.to_thread(folder.write_launch, record)
-        await self._hold(folder, record, env)
         return record
 
-    async def _hold(self, folder: Folder, record: Launch, env: dict[str, str]) -> None:
+    async def hold(self, spec: TargetSpec, record: Launch) -> None:
+        """Start what was prepared, under a holder; returns once its process runs.
+
+        Raises :class:`FleetError` where the command cannot be run, or where that takes too long:
+        whatever there is of it may still come, and has to be ended.
+        """
+        env = await self.environment(spec)
+        folder = Folder(self.workspace.server(record.gpu))
         holder_env = {
             **env,
             "CUDA_VISIBLE_DEVICES": str(record.gpu),
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(_CODE),
             USER_PYTHONPATH: env.get("PYTHONPATH", ""),
+            HOLDS: record.launch,
         }
         command = [sys.executable, "-S", "-m", "remote.fleet.holder", str(folder.root)]
         try:
@@ -163,8 +187,14 @@ class Launcher:
             )
         except OSError as error:  # no memory, or too many processes
             raise FleetError(f"server {record.gpu}: no process for it: {error.strerror}") from error
-        await starter.wait()  # only the starter: the holder itself has detached from it
         deadline = time.monotonic() + self.timing.holder
+        try:
+            async with asyncio.timeout(self.timing.holder):
+                await starter.wait()  # only it: the holder itself has detached from it
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                starter.kill()
+            await starter.wait()
         while time.monotonic() < deadline:
             if folder.running(record.launch) is not None:
                 return

@@ -46,6 +46,7 @@ class Operations:
             max_running=server.max_running,
             epoch=server.launch.epoch if server.launch is not None else None,
             process=server.process,
+            tried=server.ready is not None,
         )
 
     async def start(
@@ -60,11 +61,15 @@ class Operations:
         catalogue: Catalogue | None = None,
         version: str | None = None,
     ) -> Launch:
-        """Start a server that does not run, once nothing of an earlier one is left; it is then
-        observed. Raises :class:`FleetError`."""
+        """Start a server that does not run, once nothing of an earlier one is left; it is
+        observed from its launch on.
+
+        Raises :class:`FleetError`. A launch that came to nothing has failed then, and nothing of
+        it is left.
+        """
         await self.clear_away(server)
         await self._memory_back(server)
-        launch = await self.launcher.launch(
+        launch = await self.launcher.prepare(
             spec,
             server.gpu,
             flags,
@@ -75,7 +80,17 @@ class Operations:
             version=version,
         )
         server.start_seconds = spec.fleet.start_seconds
-        server.begin(launch)
+        server.beginning = True
+        try:
+            server.begin(launch)
+            await self.launcher.hold(spec, launch)
+        except FleetError as error:
+            server.fail(Cause("start", str(error), again=False))
+            await self.clear_away(server)
+            raise
+        finally:
+            server.beginning = False
+        server.find_process()
         pid = server.main.pid if server.main is not None else "?"
         self.emit(
             "server.starting", f"GPU {server.gpu}: started, pid {pid}", gpu=server.gpu, who=who
@@ -105,7 +120,7 @@ class Operations:
                 break
             await asyncio.sleep(0.5)
         while server.launch is launch and server.status == "warming":
-            if server.busy or await server.probe.completes(self.timing.proof):
+            if await server.probe.completes(self.timing.proof):
                 break
             await asyncio.sleep(0.5)
         if server.launch is not launch or server.status != "warming" or launch is None:
@@ -276,11 +291,11 @@ class Operations:
         server.held = True
         await asyncio.to_thread(self.want, server, wanted)
         main, launch = server.main, server.launch
-        if main is not None and server.alive:
+        if server.alive:
             server.doing = "stopping"
-            mark = launch.launch if launch is not None else None
-            await self._term(server, main)
-            left = await asyncio.to_thread(processes.end_tree, main, mark, self.timing.kill)
+            if main is not None:
+                await self._term(server, main)
+            left = await self._end_whole(main, launch.launch if launch is not None else None)
             if left:
                 names = ", ".join(describe(p.pid) for p in left[:3])
                 raise FleetError(f"GPU {server.gpu}: could not end {names}")
@@ -306,6 +321,16 @@ class Operations:
                 server.doing = f"stopping: {server.reader.remaining} requests left in it"
             await asyncio.sleep(0.05)
 
+    async def _end_whole(
+        self, main: processes.Identity | None, mark: str | None
+    ) -> list[identity.Process]:
+        """End a server's tree; where its main process is not known, what its launch has begun."""
+        if main is not None:
+            return await asyncio.to_thread(processes.end_tree, main, mark, self.timing.kill)
+        if mark is not None:
+            return await asyncio.to_thread(processes.end_launch, mark, self.timing.kill)
+        return []
+
     async def _exit_of(self, server: Server, launch: Launch) -> None:
         deadline = time.monotonic() + 3
         while time.monotonic() < deadline:
@@ -317,9 +342,9 @@ class Operations:
     async def clear_away(self, server: Server) -> None:
         """End what a failed server has left behind; says so where it cannot."""
         main, launch = server.main, server.launch
-        if main is None or launch is None:
+        if launch is None:
             return
-        left = await asyncio.to_thread(processes.end_tree, main, launch.launch, self.timing.kill)
+        left = await self._end_whole(main, launch.launch)
         if left:
             names = ", ".join(describe(p.pid) for p in left[:3])
             text = f"GPU {server.gpu}: could not end what its server left: {names}"
@@ -327,15 +352,17 @@ class Operations:
 
     async def _memory_back(self, server: Server) -> None:
         deadline = time.monotonic() + self.timing.memory
-        while (known := self.memory(server.gpu)) is not None:
-            used, total = known
-            if used < total * _BACK_TO:
-                return
-            if time.monotonic() > deadline:
-                raise FleetError(
-                    f"GPU {server.gpu}: {used:,} of {total:,} MiB are in use by something else;"
-                    " `nvidia-smi` names it"
-                )
-            server.doing = f"waiting for {used:,} MiB of GPU memory to be free"
-            await asyncio.sleep(0.5)
-        server.doing = ""
+        try:
+            while (known := self.memory(server.gpu)) is not None:
+                used, total = known
+                if used < total * _BACK_TO:
+                    return
+                if time.monotonic() > deadline:
+                    raise FleetError(
+                        f"GPU {server.gpu}: {used:,} of {total:,} MiB are in use by something "
+                        "else, perhaps outside this container: on the host `nvidia-smi` names it"
+                    )
+                server.doing = f"waiting for {used:,} MiB of GPU memory to be free"
+                await asyncio.sleep(0.5)
+        finally:
+            server.doing = ""

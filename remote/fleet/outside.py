@@ -11,6 +11,10 @@ class FleetError(Exception):
     """It was not done; one line that says why and what to do."""
 
 
+class InVainError(FleetError):
+    """The same, and another try would end the same way."""
+
+
 class RunSide(Protocol):
     """The run, as the fleet may steer it: one server at a time, by GPU."""
 
@@ -31,8 +35,11 @@ class RunSide(Protocol):
     def tokens(self) -> tuple[int, int]:
         """Output tokens of interrupted answers that the run's process has kept and lost."""
 
-    def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
-        """A server process got ready: what it admits at once, and its identity."""
+    def server(
+        self, gpu: int, *, max_running: int | None, epoch: int | None, process: str, tried: bool
+    ) -> None:
+        """A server process got ready: what it admits at once, its identity, and whether a real
+        completion has come from it."""
 
 
 class Report(Protocol):

@@ -102,10 +102,18 @@ def untouched(swap: Swap, gpu: int) -> bool:
     return all(s.state in ("waiting", "skipped") for s in own)
 
 
+def was_stopped(swap: Swap, gpu: int) -> bool:
+    """Whether the swap has begun to end what ran on this GPU."""
+    stop = of(swap, gpu, "stop")
+    return stop is not None and stop.began is not None
+
+
 def skip_rest(swap: Swap, gpu: int) -> Swap:
-    """The plan with all that had not begun on this GPU marked as skipped."""
+    """The plan with all that is not over on this GPU marked as skipped, but for the way back."""
     changed = [
-        replace(s, state="skipped") if s.gpu == gpu and s.state == "waiting" else s
+        replace(s, state="skipped")
+        if s.gpu == gpu and s.state in ("waiting", "doing") and s.name != "put back"
+        else s
         for s in swap.steps
     ]
     return replace(swap, steps=changed)

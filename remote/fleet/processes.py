@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import psutil
 
 from remote.fleet import identity
-from remote.fleet.holder import MARK
+from remote.fleet.holder import HOLDS, MARK
 from remote.fleet.identity import Process
 
 COMPILERS = ("nvcc", "ninja", "cicc", "ptxas", "cc1plus", "cudafe++")
@@ -72,19 +72,12 @@ def members(main: Identity, table: dict[int, Process]) -> list[Process]:
     return list(found.values())
 
 
-def marked(launch: str, table: dict[int, Process]) -> list[Process]:
+def marked(launch: str, table: dict[int, Process], name: str = MARK) -> list[Process]:
     """Living processes that carry this launch's mark in their environment.
 
     Finds the ones that left both tree and session. Costs a look at every own process.
     """
-    found: list[Process] = []
-    for one in table.values():
-        if one.zombie:
-            continue
-        with contextlib.suppress(psutil.Error, OSError):
-            if psutil.Process(one.pid).environ().get(MARK) == launch:
-                found.append(one)
-    return found
+    return [p for p in table.values() if not p.zombie and environ(p.pid, name) == launch]
 
 
 def command(pid: int) -> list[str]:
@@ -93,6 +86,14 @@ def command(pid: int) -> list[str]:
         return psutil.Process(pid).cmdline()
     except (psutil.Error, OSError):
         return []
+
+
+def environ(pid: int, name: str) -> str:
+    """A variable of a process's environment; empty where it has none or may not be read."""
+    try:
+        return psutil.Process(pid).environ().get(name, "")
+    except (psutil.Error, OSError):
+        return ""
 
 
 def commands(wanted: Callable[[list[str]], bool]) -> dict[int, list[str]]:
@@ -194,3 +195,32 @@ def end_tree(main: Identity, launch: str | None, seconds: float = 10.0) -> list[
             return left
         send(left, signal.SIGKILL)
         time.sleep(0.05)
+
+
+def end_launch(launch: str, seconds: float = 10.0) -> list[Process]:
+    """SIGKILL all that a launch has begun, its holder first, and stay until nothing is left.
+
+    For one whose main process nobody knows. Blocking; returns what is left after ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    none_before = False
+    while True:
+        table = identity.table()
+        left = marked(launch, table, HOLDS) or marked(launch, table)
+        # One that has just been started shows no environment for an instant: look twice.
+        if (not left and none_before) or time.monotonic() > deadline:
+            return left
+        none_before = not left
+        send(left, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def may_end(pid: int) -> bool:
+    """Whether a process may be signalled from here; also where there is none."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True

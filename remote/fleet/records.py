@@ -3,6 +3,7 @@
 ``launch.json`` is written before a server is started, ``running.json`` and ``exit.json`` by its
 holder, ``ready.json`` when it has proved itself, ``previous.json`` keeps the ``ready.json`` of the
 launch before. Together they let a new agent know a server that an earlier one started.
+``mending.json`` tells when it was started again by itself, and whether it is to be no more.
 """
 
 from __future__ import annotations
@@ -97,6 +98,16 @@ class Ready(Struct, frozen=True):
     phase_seconds: dict[str, float] = {}
 
 
+class Mending(Struct, frozen=True):
+    """What was done about a server's failures."""
+
+    times: list[float] = []
+    """When it was started again by itself, Unix seconds."""
+    launch: str = ""
+    """The launch that is not to be started again by itself."""
+    why: str = ""
+
+
 _T = TypeVar("_T", bound=Struct)
 
 
@@ -151,6 +162,13 @@ class Folder:
 
     def write_ready(self, record: Ready) -> None:
         _write(self.root / "ready.json", record)
+
+    def mending(self) -> Mending:
+        """What was done about failures, of whichever launch."""
+        return _read(self.root / "mending.json", Mending) or Mending()
+
+    def write_mending(self, record: Mending) -> None:
+        _write(self.root / "mending.json", record)
 
     def want(self, record: Launch, wanted: Wanted) -> Launch:
         """Note durably what the present launch is meant to be from now on."""

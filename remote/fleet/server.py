@@ -85,6 +85,8 @@ class Server:
     before: Ready | None = None
     """What the launch before this one gave."""
     exit: Exit | None = None
+    beginning: bool = False
+    """Its launch is being carried out: that its process is not there yet says nothing."""
 
     tree: list[Process] = field(default_factory=list)
     core: dict[int, str] = field(default_factory=dict)
@@ -112,6 +114,15 @@ class Server:
 
     # --- One life of the server ---
 
+    def listens(self, port: int, flags: Flags) -> None:
+        """Where it is asked from now on: loopback, unless its ``host`` flag names one address."""
+        host = flags.get("host")
+        if not isinstance(host, str) or host in ("0.0.0.0", "::", "localhost"):
+            host = "127.0.0.1"
+        host = f"[{host}]" if ":" in host else host
+        self.port = port
+        self.url = self.probe.url = f"http://{host}:{port}"
+
     def begin(self, launch: Launch, *, adopted: bool = False) -> None:
         """Observe this launch from now on."""
         self.launch, self.foreign = launch, None
@@ -130,6 +141,7 @@ class Server:
         """Observe a server that someone else started; only looking, nothing else."""
         self.launch = self.holder = self.ready = self.cause = self.exit = None
         self.main, self.foreign = main, foreign
+        self.listens(self.port, foreign.flags)
         self.status, self.doing, self.core = "foreign", "", {}
         if foreign.log:
             self._observe_log(Path(foreign.log), 0)
@@ -240,7 +252,7 @@ class Server:
         return self._working(now)
 
     def _without_process(self, now: float) -> Change | None:
-        if self.launch is None:
+        if self.launch is None or self.beginning:
             return None
         self.exit = self.folder.exit(self.launch.launch)
         if self.exit is None and now - self.launch.asked < self.timing.holder + 5:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
@@ -47,6 +47,7 @@ class Swapper:
         server: Callable[[int], Server],
         lock: Callable[[int], asyncio.Lock],
         operations: Operations,
+        may_begin: Callable[[Server], Awaitable[None]],
         start: Start,
         emit: Emit,
         save: Save,
@@ -58,40 +59,56 @@ class Swapper:
         self._old, self._new = old, new
         self._server, self._lock = server, lock
         self._ops, self._start, self._emit, self._save = operations, start, emit, save
+        self._may_begin = may_begin
         self._show, self._rates = show, rates
         self._drain_seconds = drain_seconds
         self._timing = operations.timing
         self._counted = operations.run.tokens()
-        self._decision: bool | None = None
-        self._decider = ""
+        self._ends = False
 
-    def decide(self, keep: bool, who: str) -> None:
-        """Keep the new flags (end the judging or the wait for confirmation), or take them back.
+    async def decide(self, keep: bool, who: str) -> None:
+        """Keep the new flags (end the judging or the wait for confirmation), or take them back;
+        durable when it returns.
 
         Raises :class:`FleetError` where there is nothing to be kept yet, or where it is decided.
         """
         last = self._confirmation
-        if self.swap.state != "doing" or (last is not None and last.state in plan.OVER):
+        over = last is not None and last.state in plan.OVER
+        if self._ends or self.swap.state != "doing" or over:
             raise FleetError("it is decided already: the swap is about to end")
         waits = any(s.name in ("judge", "confirm") and s.state == "doing" for s in self.swap.steps)
         if keep and not waits:
             raise FleetError("nothing waits to be kept: the swap goes on by itself")
-        self._decision, self._decider = keep, who
+        decision: Literal["keep", "take back"] = "keep" if keep else "take back"
+        self.swap = replace(self.swap, decision=decision, decided_by=who)
+        await self._save(self.swap)
+
+    @property
+    def _is_to_go(self) -> bool:
+        """Whether it was decided to take the new flags back from every server."""
+        return self.swap.decision == "take back"
 
     async def carry_out(self) -> Swap:
         """Everything that is left to do; returns the plan as it ended, which is saved too."""
         for group in plan.groups(self.swap):
-            if self._trouble() or self._decision is False:
+            if self._trouble() or self._is_to_go:
                 break
             await _together([self._one(gpu) for gpu in group])
-        if not self._trouble() and (self.swap.confirm_s is not None or self._decision is False):
+        await self._settle_it()
+        # Those of which an earlier agent had begun the way back.
+        await _together([self._one(gpu) for gpu in self.swap.gpus if self._begun(gpu)])
+        if self._is_to_go and not self._unwanted():  # decided while they were put back
+            await self._settle_it()
+        self._ends = True
+        return await self._conclude()
+
+    async def _settle_it(self) -> None:
+        """Wait for the confirmation where one is asked for; take back what is not to stay."""
+        if self._is_to_go or (self.swap.confirm_s is not None and not self._trouble()):
             await self._confirm()
         if self._unwanted():
             for group in plan.groups(self.swap):
                 await _together([self._take_back(gpu) for gpu in group])
-        # Those of which an earlier agent had begun the way back.
-        await _together([self._one(gpu) for gpu in self.swap.gpus if self._begun(gpu)])
-        return await self._conclude()
 
     def _begun(self, gpu: int) -> bool:
         return not plan.untouched(self.swap, gpu) and not plan.finished(self.swap, gpu)
@@ -128,16 +145,21 @@ class Swapper:
             for gpu in back
             if (step := plan.of(swap, gpu, "put back")) is None or step.state != "done"
         ]
+        same = [gpu for gpu in back if gpu not in lost and not plan.was_stopped(swap, gpu)]
         if first.name == "confirm":
             text = first.text
         elif first.name == "judge":
             text = f"{_gpus(wrong)} as the canary: {first.text}"
+        elif first.name == "pause":
+            text = f"{_gpus(wrong)} could not be swapped: {first.text}"
         else:
             text = f"{_gpus(wrong)} did not come up with the new flags: {first.text}"
         if lost:
             text += f"; {_gpus(lost)} could not be put back either"
-        elif back:
+        elif len(back) > len(same):
             text += "; the previous flags were put back"
+        if same:
+            text += f"; {_gpus(same)} left as before"
         if moved:
             text += f"; {_gpus(moved)} keep the new flags"
         if waiting:
@@ -187,13 +209,15 @@ class Swapper:
         settled = time.time() + self._timing.settle
         base = self._old.tok_s_per_gpu if self._old is not None else None
         while True:
-            if self._decision is not None:
-                kept, self._decision = self._decision, None
+            if self.swap.decision:
+                kept = self.swap.decision == "keep"
                 if kept:
                     await asyncio.to_thread(server.settle)
+                # It is carried out with this step: a later wait wants a decision of its own.
+                self.swap = replace(self.swap, decision="")
                 word = "promoted" if kept else "taken back"
-                return ("done" if kept else "failed"), f"{word} by {self._decider}"
-            if server.status in ("failed", "stopped"):
+                return ("done" if kept else "failed"), f"{word} by {self.swap.decided_by}"
+            if server.status in ("failed", "stopped", "stalled"):
                 cause = server.cause.text if server.cause is not None else "it ended"
                 return "failed", cause
             now = time.time()
@@ -234,12 +258,13 @@ class Swapper:
                     if gpu in samples:
                         samples[gpu].append(rate)
             found = judge(max(samples.values(), key=len), {}, base=base)
-            if self._decision is False:
-                return "failed", f"taken back by {self._decider}"
-            if self._decision:
+            who = self.swap.decided_by
+            if self._is_to_go:
+                return "failed", f"taken back by {who}"
+            if self.swap.decision:
                 if found.verdict == "worse":
-                    return "failed", f"confirmed by {self._decider}, but {found.text}"
-                return "done", f"confirmed by {self._decider}"
+                    return "failed", f"confirmed by {who}, but {found.text}"
+                return "done", f"confirmed by {who}"
             left = until - time.time()
             if left <= 0:
                 return "failed", f"not confirmed within {_span(self.swap.confirm_s or 0.0)}"
@@ -331,8 +356,14 @@ class Swapper:
         return state != "failed"
 
     async def _pause(self, server: Server) -> tuple[StepState, str]:
+        await self._may_begin(server)
         if not server.alive:
             return "skipped", "it does not run"
+        pid = server.main.pid if server.main is not None else None
+        if server.foreign is not None and pid not in self.swap.take_over:
+            raise FleetError(
+                f"pid {pid} was not started by Stoker and the plan did not name it: plan anew"
+            )
         slots = server.max_running
         await asyncio.to_thread(self._ops.want, server, "swap")
         await asyncio.to_thread(server.note_foreign)
@@ -428,6 +459,8 @@ class Swapper:
         launch = server.launch
         is_back = launch is not None and launch.swap == self.swap.id and not self._is_new(server)
         said = ""
+        if not is_back and not plan.was_stopped(self.swap, server.gpu):
+            return "done", await self._leave(server)
         flags, epoch = await asyncio.to_thread(self._flags_before, server, is_back)
         if flags is None:
             return "failed", "there are no earlier flags to put back"
@@ -450,10 +483,29 @@ class Swapper:
         number = f" (epoch {epoch})" if epoch is not None else ""
         return "done", f"the previous flags{number}, {text}{f'; {said}' if said else ''}"
 
+    async def _leave(self, server: Server) -> str:
+        """Nothing was done to it that could not be undone: it goes on as before."""
+        paused = plan.of(self.swap, server.gpu, "pause")
+        if paused is not None and paused.state == "failed":
+            return "nothing was done to it"
+        await asyncio.to_thread(server.settle)
+        if not server.alive:
+            return "it does not run, as before"
+        server.let_go()
+        if server.status in ("ready", "foreign"):
+            self._ops.dispatch(server, "run")
+        return "it runs on as it was"
+
     def _flags_before(self, server: Server, is_back: bool) -> tuple[Flags | None, int | None]:
         """What the server ran with before this swap. Blocking."""
         if is_back and server.launch is not None:  # an earlier agent had begun to put them back
             return server.launch.flags, server.launch.epoch
+        # Until a launch of this swap is written down, what ran is not the one before yet.
+        if (foreign := server.folder.ready("")) is not None:
+            return foreign.flags, None
+        launch = server.launch
+        if launch is not None and launch.swap != self.swap.id and launch.epoch != self._new.id:
+            return launch.flags, launch.epoch
         before = server.folder.previous()
         if before is not None and before.epoch != self._new.id:
             return before.flags, before.epoch

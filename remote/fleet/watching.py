@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from remote.fleet import finding, identity, processes
 from remote.fleet.background import Background
+from remote.fleet.holder import MARK
 from remote.fleet.identity import Process
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, Report, RunSide
+from remote.fleet.outside import Emit, FleetError, InVainError, Report, RunSide
+from remote.fleet.processes import Identity
 from remote.fleet.records import Launch
 from remote.fleet.server import Change, Server
 from remote.fleet.timing import Timing
@@ -89,7 +91,7 @@ class Watch:
         for server in free:
             pid = found.get(server.port)
             main = processes.identify(pid) if pid is not None else None
-            if main is None:
+            if main is None or await asyncio.to_thread(self._is_ours, main):
                 continue
             about = await asyncio.to_thread(finding.look_at, main, self._catalogue())
             if server.held or server.alive:
@@ -99,6 +101,11 @@ class Watch:
             self._emit("server.foreign", line, gpu=server.gpu, level="warning")
             lines.append(line)
         return lines
+
+    def _is_ours(self, main: Identity) -> bool:
+        """Whether a process is of a server that has failed here, and is still being ended."""
+        known = {s.launch.launch: s.main for s in self._servers() if s.launch is not None}
+        return main in known.values() or processes.environ(main.pid, MARK) in known
 
     async def _look(self, those: Iterable[Server]) -> None:
         servers = [s for s in those if s.alive]
@@ -191,27 +198,38 @@ class Watch:
         async with self._lock(server.gpu):
             if server.launch is launch and server.status == "failed":
                 await self._operations.clear_away(server)
-        if launch is None or launch.wanted != "up" or launch.swap is not None or server.held:
-            return
         gpu = server.gpu
-        wait = self._wait_before_restart(server)
-        if wait is None:
-            return
-        self._emit("server.restart", f"GPU {gpu}: starting again in {wait:.0f} s", gpu=gpu)
-        await asyncio.sleep(wait)
-        async with self._lock(gpu):
+        while launch is not None:
+            if launch.wanted != "up" or launch.swap is not None or server.held:
+                return
+            wait = await self._wait_before_restart(server)
+            if wait is None:
+                return
+            self._emit("server.restart", f"GPU {gpu}: starting again in {wait:.0f} s", gpu=gpu)
+            await asyncio.sleep(wait)
+            launch = await self._try_again(server, launch)
+
+    async def _try_again(self, server: Server, launch: Launch) -> Launch | None:
+        """Start a failed server again. Returns what is to be tried later where that could not be
+        done; None where it is under way, or is not to be done any more."""
+        async with self._lock(server.gpu):
             if server.launch is not launch or server.status != "failed" or server.held:
-                return
+                return None
             if server.cause is not None and not server.cause.again:  # known better meanwhile
-                self._set_aside(server, _IN_VAIN)
-                return
-            server.restarts.note(time.time())
+                await self._set_aside(server, _IN_VAIN)
+                return None
+            await asyncio.to_thread(server.restarts.note, time.time())
             try:
                 await self._start_again(server, launch)
             except FleetError as error:
-                self._emit("server.set_aside", str(error), gpu=gpu, level="error")
+                again = not isinstance(error, InVainError)
+                server.fail(Cause("start", str(error), again=again))
+                text = f"GPU {server.gpu}: could not be started again: {error}"
+                self._emit("server.failed", text, gpu=server.gpu, level="error")
+                return server.launch
+            return None
 
-    def _wait_before_restart(self, server: Server) -> float | None:
+    async def _wait_before_restart(self, server: Server) -> float | None:
         text = _IN_VAIN
         if server.cause is None or server.cause.again:
             wait = server.restarts.wait(time.time(), self._timing)
@@ -219,10 +237,13 @@ class Watch:
                 return wait
             times = self._timing.restarts_an_hour
             text = f"failed {times} times within an hour: left stopped; `up` starts it again"
-        self._set_aside(server, text)
+        await self._set_aside(server, text)
         return None
 
-    def _set_aside(self, server: Server, text: str) -> None:
+    async def _set_aside(self, server: Server, text: str) -> None:
+        if server.launch is not None:
+            why = f"{server.cause.text}; {text}" if server.cause is not None else text
+            await asyncio.to_thread(server.restarts.set_aside, server.launch.launch, why)
         self._emit("server.set_aside", f"GPU {server.gpu}: {text}", gpu=server.gpu, level="error")
 
     # --- Asking ---

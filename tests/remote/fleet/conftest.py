@@ -51,6 +51,7 @@ class FakeRun:
     alive: bool = True
     cannot: str = ""
     counted: tuple[int, int] = (0, 0)
+    tried: dict[int, bool] = field(default_factory=dict)
 
     def dispatch(self, gpu: int, do: str) -> None:
         self.told.append((gpu, do))
@@ -70,8 +71,11 @@ class FakeRun:
     def tokens(self) -> tuple[int, int]:
         return self.counted
 
-    def server(self, gpu: int, *, max_running: int | None, epoch: int | None, process: str) -> None:
+    def server(
+        self, gpu: int, *, max_running: int | None, epoch: int | None, process: str, tried: bool
+    ) -> None:
         self.servers.append((gpu, max_running, epoch, process))
+        self.tried[gpu] = tried
 
 
 @dataclass

@@ -43,6 +43,12 @@ async def busy(site: Site, fleet: Fleet) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def confirming(journal: Journal) -> bool:
+    """Whether the swap waits to be confirmed."""
+    step = plan.of(journal.last, 0, "confirm") if journal.saved else None
+    return step is not None and step.state == "doing"
+
+
 async def loaded_fleet(site: Site) -> tuple[Fleet, Epoch]:
     site.gpus = 3
     spec = site.spec(drain=0.2, fake_rate=700.0, **LOADED)  # type: ignore[arg-type]
@@ -56,7 +62,7 @@ async def loaded_fleet(site: Site) -> tuple[Fleet, Epoch]:
 async def test_a_better_canary_is_promoted(site: Site) -> None:
     fleet, old = await loaded_fleet(site)
     async with busy(site, fleet):
-        swap, new, planned = swap_to(fleet, old, "canary", fake_rate=1400.0)
+        swap, new, planned = await swap_to(fleet, old, "canary", fake_rate=1400.0)
         assert "GPU-seconds without tokens, 1 of 3 servers at a time for" in planned.costs[0]
         shown: list[Swap] = []
         ended = await fleet.swap(swap, old=old, new=new, save=Journal(), show=shown.append)
@@ -80,7 +86,7 @@ async def test_a_worse_canary_is_taken_back(site: Site) -> None:
     fleet, old = await loaded_fleet(site)
     others = [pid_of(fleet, 1), pid_of(fleet, 2)]
     async with busy(site, fleet):
-        swap, new, _ = swap_to(fleet, old, "canary", fake_rate=350.0)
+        swap, new, _ = await swap_to(fleet, old, "canary", fake_rate=350.0)
         ended = await fleet.swap(swap, old=old, new=new, save=Journal())
     assert ended.state == "rolled back", ended
     assert "GPU 0 as the canary: worse: " in ended.text
@@ -93,7 +99,7 @@ async def test_a_worse_canary_is_taken_back(site: Site) -> None:
 async def test_a_canary_that_crashes_is_taken_back(site: Site) -> None:
     fleet, old = await loaded_fleet(site)
     async with busy(site, fleet):
-        swap, new, _ = swap_to(fleet, old, "canary", fake_rate=1400.0)
+        swap, new, _ = await swap_to(fleet, old, "canary", fake_rate=1400.0)
         going = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=Journal()))
         await until(lambda: fleet.infos()[0].epoch == 2 and fleet.states()[0].state == "ready")
         os.kill(pid_of(fleet, 0), signal.SIGKILL)
@@ -106,8 +112,8 @@ async def test_a_canary_that_crashes_is_taken_back(site: Site) -> None:
 async def test_the_operator_decides_on_a_canary_without_load(site: Site) -> None:
     fleet, old = await loaded_fleet(site)
     with pytest.raises(FleetError, match="no swap is under way"):
-        fleet.decide(keep=True, who="ann")
-    swap, new, _ = swap_to(fleet, old, "canary", fake_rate=1400.0)
+        await fleet.decide(keep=True, who="ann")
+    swap, new, _ = await swap_to(fleet, old, "canary", fake_rate=1400.0)
     journal = Journal()
     going = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
 
@@ -117,9 +123,9 @@ async def test_the_operator_decides_on_a_canary_without_load(site: Site) -> None
 
     await until(lambda: journal.saved)
     with pytest.raises(FleetError, match="nothing waits"):
-        fleet.decide(keep=True, who="ann")
+        await fleet.decide(keep=True, who="ann")
     await until(judging)
-    fleet.decide(keep=False, who="ann")
+    await fleet.decide(keep=False, who="ann")
     ended = await going
     assert ended.state == "rolled back"
     assert "taken back by ann" in ended.text
@@ -134,20 +140,14 @@ async def test_confirmation(site: Site, keep: bool | None) -> None:
     old = site.epoch(spec, 1)
     await fleet.up(None, epoch=old, who="ann")
     await site.all_are(fleet, "ready")
-    swap, new, _ = swap_to(fleet, old, "all", mamba_scheduler_strategy="no_buffer")
+    swap, new, _ = await swap_to(fleet, old, "all", mamba_scheduler_strategy="no_buffer")
     swap = replace(swap, confirm_s=1.0 if keep is None else 60.0)
-    going = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=Journal()))
+    journal = Journal()
+    going = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
     await until(lambda: [i.epoch for i in fleet.infos()] == [2, 2])
     if keep is not None:
-
-        def decided() -> bool:
-            try:
-                fleet.decide(keep=bool(keep), who="ann")
-            except FleetError:
-                return False
-            return True
-
-        await until(decided)
+        await until(lambda: confirming(journal))
+        await fleet.decide(keep=keep, who="ann")
     ended = await going
     if keep:
         assert ended.state == "done"

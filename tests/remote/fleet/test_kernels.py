@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -67,3 +70,47 @@ async def test_nobody_follows_one_that_fails(site: Site) -> None:
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
     await until(lambda: any("not started" in t for t in site.events.texts("fleet.cold")))
     assert fleet.server(1).launch is None
+
+
+async def test_one_that_is_stopped_while_it_waits_is_not_started(site: Site) -> None:
+    (site.root / "home").mkdir()
+    script = site.root / "env.sh"
+    write_cold(script, site)
+    spec = msgspec.structs.replace(site.spec(fake_load=1.0), env_script=str(script))
+    fleet = site.fleet(spec)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await until(lambda: "waits for GPU 0" in fleet.states()[1].phase)
+    await fleet.down([1], who="ann")
+    assert fleet.states()[1].phase == ""
+    await until(lambda: fleet.states()[0].state == "ready")
+    await asyncio.sleep(0.5)
+    assert fleet.server(1).launch is None
+    assert fleet.states()[1].state == "stopped"
+    # It is not called off for ever.
+    await fleet.up([1], epoch=site.epoch(spec), who="ann")
+    await site.all_are(fleet, "ready")
+
+
+async def test_after_a_reboot_one_goes_ahead_too(site: Site) -> None:
+    (site.root / "home").mkdir()
+    script = site.root / "env.sh"
+    write_cold(script, site)
+    spec = msgspec.structs.replace(site.spec(fake_load=0.8), env_script=str(script))
+    fleet = site.fleet(spec)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await site.all_are(fleet, "ready")
+    mains = [fleet.server(gpu).main for gpu in (0, 1)]
+    await site.close(fleet)
+    for main in mains:
+        assert main is not None
+        os.kill(main.pid, signal.SIGKILL)
+    await until(lambda: not any(main.alive for main in mains if main is not None))
+    other = site.fleet(spec)
+    await other.adopt()
+    await site.all_are(other, "ready")
+    first, second = sorted(
+        map(other.server, (0, 1)), key=lambda s: s.launch.asked if s.launch else 0
+    )
+    assert first.ready is not None
+    assert second.launch is not None
+    assert second.launch.asked >= first.ready.at - 0.5

@@ -106,7 +106,7 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
 
     # A swap of real flags under load: what runs is aborted after the bound, nothing is lost.
     changes: Flags = {"max-running-requests": 24}
-    planned = fleet.plan(
+    planned = await fleet.plan(
         current=site.epoch(spec), set_flags=changes, unset_flags=[], strategy="rolling", gpus=None
     )
     assert planned.diff == ["max-running-requests 16 → 24"]

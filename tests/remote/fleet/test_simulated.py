@@ -169,7 +169,7 @@ async def test_the_story_of_one_server(slow_sim: SimSite) -> None:
     changes: Flags = {STRATEGY[sim.version]: "no_buffer", "mem-fraction-static": 0.9}
     if not old:
         changes["disable-overlap-schedule"] = True
-    planned = fleet.plan(
+    planned = await fleet.plan(
         current=sim.epoch(spec), set_flags=changes, unset_flags=[], strategy="all", gpus=None
     )
     slots = 72 if old else 71

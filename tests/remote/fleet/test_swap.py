@@ -57,7 +57,7 @@ async def ready_fleet(site: Site, **flags: object) -> tuple[Fleet, Epoch]:
     return fleet, epoch
 
 
-def swap_to(
+async def swap_to(
     fleet: Fleet,
     epoch: Epoch,
     strategy: str,
@@ -66,7 +66,7 @@ def swap_to(
     **flags: object,
 ) -> tuple[Swap, Epoch, Plan]:
     typed: Flags = {name.replace("_", "-"): value for name, value in flags.items()}  # type: ignore[misc]
-    planned = fleet.plan(
+    planned = await fleet.plan(
         current=epoch,
         set_flags=typed,
         unset_flags=[],
@@ -84,7 +84,7 @@ async def test_rolling_swap_to_more_slots(site: Site) -> None:
     before = [pid_of(fleet, 0), pid_of(fleet, 1)]
     asked = [asyncio.create_task(chat(fleet.url(0), 50)) for _ in range(5)]
     await until(lambda: fleet.states()[0].running == 5)
-    swap, new, planned = swap_to(
+    swap, new, planned = await swap_to(
         fleet, old, "rolling", mamba_scheduler_strategy="no_buffer", mem_fraction_static=0.9
     )
     assert planned.diff == [
@@ -129,7 +129,7 @@ async def test_swap_all_at_once_aborts_after_the_bound(site: Site) -> None:
     await site.all_are(fleet, "ready")
     asked = asyncio.create_task(chat(fleet.url(1), 100_000))
     await until(lambda: fleet.states()[1].running)
-    swap, new, _ = swap_to(fleet, old, "all", mamba_scheduler_strategy="no_buffer")
+    swap, new, _ = await swap_to(fleet, old, "all", mamba_scheduler_strategy="no_buffer")
     ended = await fleet.swap(swap, old=old, new=new, save=Journal())
     assert ended.state == "done", ended
     assert await asked == "abort"
@@ -151,7 +151,9 @@ async def test_nothing_is_waited_for_where_answers_are_broken_off(
     asked = asyncio.create_task(chat(fleet.url(0), 100_000))
     await until(lambda: fleet.states()[0].running)
     site.run.open[0], site.run.counted = 1, (1000, 50)
-    swap, new, planned = swap_to(fleet, old, "rolling", mode, mamba_scheduler_strategy="no_buffer")
+    swap, new, planned = await swap_to(
+        fleet, old, "rolling", mode, mamba_scheduler_strategy="no_buffer"
+    )
     assert not any("drained" in text for text in planned.warnings)
     assert [s.name for s in swap.steps if s.gpu == 0] == [n for n in plan.STEPS if n != "drain"]
     journal = Journal()
@@ -179,9 +181,13 @@ async def test_a_run_that_cannot_continue_is_drained(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     asked = asyncio.create_task(chat(fleet.url(0), 60))
     await until(lambda: fleet.states()[0].running)
-    swap, new, _ = swap_to(fleet, old, "rolling", "continue", mamba_scheduler_strategy="no_buffer")
+    swap, new, _ = await swap_to(
+        fleet, old, "rolling", "continue", mamba_scheduler_strategy="no_buffer"
+    )
     site.run.cannot = "this run does not keep them"
-    again = swap_to(fleet, old, "rolling", "continue", mamba_scheduler_strategy="no_buffer")[2]
+    _, _, again = await swap_to(
+        fleet, old, "rolling", "continue", mamba_scheduler_strategy="no_buffer"
+    )
     wanted = "answers under way are drained, not continued: this run does not keep them"
     assert wanted in again.warnings
     assert again.swap is not None
@@ -201,7 +207,7 @@ async def test_other_precision_is_drained_first(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     asked = asyncio.create_task(chat(fleet.url(0), 60))
     await until(lambda: fleet.states()[0].running)
-    swap, _, planned = swap_to(fleet, old, "rolling", "continue", mamba_ssm_dtype="bfloat16")
+    swap, _, planned = await swap_to(fleet, old, "rolling", "continue", mamba_ssm_dtype="bfloat16")
     wanted = "mamba-ssm-dtype unset → bfloat16 makes other answers"
     assert planned.warnings == [f"answers under way are drained, not continued: {wanted}"]
     assert plan.of(swap, 0, "drain") is not None
@@ -212,8 +218,8 @@ async def test_several_at_once(site: Site) -> None:
     site.gpus = 3
     fleet, old = await ready_fleet(site)
     with pytest.raises(FleetError, match="1 server or more, not 0"):
-        swap_to(fleet, old, "rolling", at_once=0, mem_fraction_static=0.9)
-    swap, new, planned = swap_to(
+        await swap_to(fleet, old, "rolling", at_once=0, mem_fraction_static=0.9)
+    swap, new, planned = await swap_to(
         fleet, old, "rolling", at_once=2, mamba_scheduler_strategy="no_buffer"
     )
     assert "2 of 3 servers at a time" in planned.costs[0]
@@ -232,7 +238,9 @@ async def test_several_at_once(site: Site) -> None:
 async def test_a_server_that_does_not_come_up_gets_its_old_flags_back(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     second = pid_of(fleet, 1)
-    swap, new, _ = swap_to(fleet, old, "rolling", fake_die="weights", mem_fraction_static=0.97)
+    swap, new, _ = await swap_to(
+        fleet, old, "rolling", fake_die="weights", mem_fraction_static=0.97
+    )
     ended = await fleet.swap(swap, old=old, new=new, save=Journal())
     assert ended.state == "rolled back"
     assert "out of GPU memory while loading weights" in ended.text
@@ -250,7 +258,7 @@ async def test_a_server_that_does_not_come_up_gets_its_old_flags_back(site: Site
 async def test_flags_that_cannot_be_put_back_leave_a_failed_swap(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     (site.root / "sglang" / "launch_server.py").write_text("raise SystemExit('broken')\n")
-    swap, new, _ = swap_to(fleet, old, "rolling", mem_fraction_static=0.9)
+    swap, new, _ = await swap_to(fleet, old, "rolling", mem_fraction_static=0.9)
     ended = await fleet.swap(swap, old=old, new=new, save=Journal())
     assert ended.state == "failed"
     assert "GPU 0 could not be put back either" in ended.text
@@ -270,7 +278,7 @@ async def test_flags_that_cannot_be_put_back_leave_a_failed_swap(site: Site) -> 
 async def test_a_new_agent_goes_on_with_the_swap(site: Site, name: str, state: str) -> None:
     site.gpus = 1
     fleet, old = await ready_fleet(site, fake_load=0.4)
-    swap, new, _ = swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+    swap, new, _ = await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     journal = Journal(stop_at=(0, name, state))
     journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
     with pytest.raises(asyncio.CancelledError):
@@ -292,7 +300,7 @@ async def test_a_new_agent_goes_on_with_the_swap(site: Site, name: str, state: s
 async def test_a_new_agent_goes_on_putting_back(site: Site) -> None:
     site.gpus = 1
     fleet, old = await ready_fleet(site)
-    swap, new, _ = swap_to(fleet, old, "rolling", fake_die="weights")
+    swap, new, _ = await swap_to(fleet, old, "rolling", fake_die="weights")
     journal = Journal(stop_at=(0, "put back", "doing"))
     journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
     with pytest.raises(asyncio.CancelledError):
@@ -317,7 +325,9 @@ async def test_a_foreign_server_is_taken_over_by_a_restart(site: Site) -> None:
         await until(lambda: fleet.states()[0].state == "foreign")
         assert fleet.infos()[0].pid == hand.pid
         await until(lambda: fleet.infos()[0].max_running == 37)
-        planned = fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=None)
+        planned = await fleet.plan(
+            current=None, set_flags={}, unset_flags=[], strategy="all", gpus=None
+        )
         wanted = f"pid {hand.pid} was not started by Stoker and will be ended"
         assert any(wanted in line for line in planned.warnings)
         new = site.epoch(spec, 2)
@@ -342,7 +352,9 @@ async def test_a_foreign_servers_flags_come_back_where_ours_fail(site: Site) -> 
         await until(lambda: fleet.infos()[0].max_running == 37)
         assert "x" not in fleet.infos()[0].argv
         assert fleet.infos()[0].flags == {"mem-fraction-static": 0.85}
-        planned = fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=None)
+        planned = await fleet.plan(
+            current=None, set_flags={}, unset_flags=[], strategy="all", gpus=None
+        )
         new = site.epoch(spec, 2)
         ended = await fleet.swap(begin(planned), old=None, new=new, save=Journal())
         assert ended.state == "rolled back", ended
@@ -356,11 +368,11 @@ async def test_a_foreign_servers_flags_come_back_where_ours_fail(site: Site) -> 
 async def test_a_swap_called_off_in_the_middle(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     second = pid_of(fleet, 1)
-    swap, new, _ = swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+    swap, new, _ = await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     site.run.open[0] = 1
     going = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=Journal()))
     await until(lambda: fleet.states()[0].state == "draining")
-    assert fleet.decide(keep=False, who="bob") == "the previous flags come back"
+    assert await fleet.decide(keep=False, who="bob") == "the previous flags come back"
     site.run.open[0] = 0
     ended = await going
     assert ended.state == "rolled back", ended
@@ -375,7 +387,7 @@ async def test_a_start_that_never_came_is_made_again(site: Site) -> None:
     """The agent died between writing down the launch and starting its holder."""
     site.gpus = 1
     fleet, old = await ready_fleet(site)
-    swap, new, _ = swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+    swap, new, _ = await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     journal = Journal(stop_at=(0, "start", "doing"))
     journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
     with pytest.raises(asyncio.CancelledError):
@@ -398,9 +410,9 @@ async def test_a_plan_needs_servers_and_known_flags(site: Site) -> None:
     spec = site.spec(**OLD)  # type: ignore[arg-type]
     fleet = site.fleet(spec)
     with pytest.raises(FleetError, match="no server is up"):
-        swap_to(fleet, site.epoch(spec), "rolling", mem_fraction_static=0.9)
+        await swap_to(fleet, site.epoch(spec), "rolling", mem_fraction_static=0.9)
     with pytest.raises(FleetError, match="between 0 and 1"):
-        fleet.plan(
+        await fleet.plan(
             current=None,
             set_flags={"mem-fraction-static": 1.5},
             unset_flags=[],
@@ -408,12 +420,14 @@ async def test_a_plan_needs_servers_and_known_flags(site: Site) -> None:
             gpus=[0],
         )
     with pytest.raises(FleetError, match="port follows from `base_port`"):
-        fleet.plan(current=None, set_flags={"port": 1}, unset_flags=[], strategy="all", gpus=[0])
+        await fleet.plan(
+            current=None, set_flags={"port": 1}, unset_flags=[], strategy="all", gpus=[0]
+        )
     with pytest.raises(FleetError, match="there is no GPU 9"):
-        fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=[9])
+        await fleet.plan(current=None, set_flags={}, unset_flags=[], strategy="all", gpus=[9])
     for minutes in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(FleetError, match="confirm within: minutes"):
-            fleet.plan(
+            await fleet.plan(
                 current=None,
                 set_flags={},
                 unset_flags=[],
