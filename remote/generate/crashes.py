@@ -65,6 +65,8 @@ class Crashes:
         floor = self._floor
         at = time.monotonic()
         crashed, server.crashed = server.crashed, []
+        for job in crashed:
+            job.witness = True
         for job in self._deaths.died(at, server.url, crashed):
             job.alone = True
             floor.keeper.lose(job, server)  # it may be the cause

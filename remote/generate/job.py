@@ -29,6 +29,7 @@ class Job:
         "sent_at",
         "talk",
         "waits",
+        "witness",
     )
 
     def __init__(self, index: int, line: bytes, prompt: Prompt) -> None:
@@ -58,6 +59,8 @@ class Job:
         """``max_tokens`` that a server's context leaves room for, where that is less than asked."""
         self.deaths = 0
         """Deaths of servers that it may have caused."""
+        self.witness = False
+        """Was in flight when a server died, whatever it died of."""
         self.lone_deaths = 0
         """Servers that died with nothing but this prompt in flight."""
         self.alone = False

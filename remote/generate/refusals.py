@@ -1,8 +1,8 @@
 """Refused prompts (4xx): whether the prompt is at fault, or the server that refuses it.
 
-Before a prompt is given up for good, another server is asked; where there is none, the same one
-has to answer something else first, or a trial. A server that refuses many in a row is tried, and
-one that refuses what others answer is degenerate.
+Before a prompt is given up for good, another server is asked, and the last one that refuses it has
+to answer something else first, or a trial. A server that refuses many in a row is tried, and one
+that refuses what others answer is degenerate.
 """
 
 from __future__ import annotations
@@ -48,18 +48,13 @@ class Refusals:
             return
         server.refusals += 1
         tells = not context.spoken_of(trouble.text)
+        second = bool(job.refused) and any(key != server.key for key in job.refused or ())
         if trouble.cause == "denied":  # may be the key or the path: first see whether it works
-            self._doubt(server, job, trouble)
-        elif job.refused and any(key != server.key for key in job.refused):
-            for other in floor.servers.values():
-                if other is server or other.key in job.refused:
-                    other.refusals = max(0, other.refusals - 1)
-            self._give_up(server, job, trouble.text, trouble.status)
-            return
+            self._doubt(server, job, trouble, last=False)
         else:
             job.refuse(server.key, tells=tells)
-            if not self._ask_another(job, at):
-                self._doubt(server, job, trouble)
+            if second or not self._ask_another(job, at):
+                self._doubt(server, job, trouble, last=second)
         if server.refusals >= DOUBTS and not server.breaker.is_open:
             server.refusals = 0
             server.breaker.open(at)
@@ -97,8 +92,8 @@ class Refusals:
                 elif not server.flying and not server.breaker.is_open:
                     server.breaker.open(time.monotonic())
 
-    def _doubt(self, server: Server, job: Job, trouble: TroubleError) -> None:
-        doubt = Doubt(job, server.key, trouble.text, trouble.status, job.sent_at)
+    def _doubt(self, server: Server, job: Job, trouble: TroubleError, *, last: bool) -> None:
+        doubt = Doubt(job, server.key, trouble.text, trouble.status, job.sent_at, last)
         server.doubted.append(doubt)
 
     def _confirm(self, server: Server, doubts: list[Doubt]) -> None:
@@ -107,7 +102,7 @@ class Refusals:
             doubt.job.refuse(doubt.key, tells=False)
             if doubt.key != server.key:  # what works is another process by now
                 self._floor.again(doubt.job, at)
-            elif not self._ask_another(doubt.job, at):
+            elif doubt.last or not self._ask_another(doubt.job, at):
                 self._give_up(server, doubt.job, doubt.text, doubt.status)
 
     def _ask_another(self, job: Job, at: float, *, longer_than: int = 0) -> bool:

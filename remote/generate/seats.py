@@ -17,6 +17,8 @@ from remote.generate.work import check_line
 
 STRAGGLER = 1.5
 """An answer that takes so many times the mean is sent to a second server at the end."""
+WITNESSES = 8
+"""Prompts that were in flight when a server died that are sent to one server at once."""
 
 Ask: TypeAlias = Callable[[Server, Job, "Partial | None"], Coroutine[Any, Any, None]]
 
@@ -110,7 +112,12 @@ class Seats:
             able = any(o.key not in job.refused for o in others)
         else:
             able = job.avoid is server and any(o.room(at) > 0 for o in others)
-        return not able
+        return not able and not (job.witness and self._crowded(server))
+
+    def _crowded(self, server: Server) -> bool:
+        """Whether so many are there already that saw a server die that, if this one dies of one
+        of them, the others would be under suspicion in vain. The last prompts can't wait."""
+        return self._floor.work.fresh and sum(job.witness for job in server.flying) >= WITNESSES
 
     def _seat_guests(self, at: float) -> None:
         """A suspect waits until one server is empty, and then has it to itself."""

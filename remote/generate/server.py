@@ -56,6 +56,8 @@ class Doubt:
     text: str
     status: int | None
     sent_at: float
+    last: bool
+    """No other server is asked any more."""
 
 
 @dataclass(eq=False)

@@ -57,6 +57,11 @@ class Work:
         """Nothing is left to hand out, now or later."""
         return self.exhausted and not self.reading and not len(self)
 
+    @property
+    def fresh(self) -> bool:
+        """Whether there are prompts that were not sent yet."""
+        return bool(self._fresh) or not self.exhausted
+
     def wanted(self, ahead: int) -> list[int]:
         """Indices to read so that ``ahead`` fresh prompts are at hand; they are marked taken."""
         need = ahead - len(self._fresh)

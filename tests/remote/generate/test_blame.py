@@ -13,6 +13,8 @@ from remote.generate.client import TroubleError, too_long
 from remote.generate.job import Job
 from remote.generate.outcomes import Answer
 from remote.generate.records import Usage
+from remote.generate.recovery import TAKEN
+from remote.generate.seats import WITNESSES
 from remote.generate.server import DOUBTS, LONGEST_REST_S, PROBATION, Server
 from tests.remote.generate.desk import Desk
 
@@ -149,6 +151,11 @@ async def test_a_second_server_is_asked_before_a_prompt_is_rejected(
     assert not fits(one, 1.0, job) and fits(two, 1.0, job)
     here.send(two, job)
     fail(here, two, job, refused())
+    assert here.failed() == [], "both may be broken"
+    other = here.job(2)
+    here.send(two, other)
+    two.answered(time.monotonic(), 0.0)
+    here.dispatcher.refusals.answered(two, other)
     assert here.failed() == [1]
 
 
@@ -316,3 +323,24 @@ def test_what_nobody_can_read_is_said_and_not_stumbled_over(fields: dict[str, An
     body = {"messages": [{"role": "user", "content": "a"}], **fields}
     with pytest.raises(sampling.SamplingError):
         sampling.translate(body, {})
+
+
+async def test_few_of_those_that_saw_a_death_meet_again(desk: Callable[..., Desk]) -> None:
+    """Whichever of them it was that killed: the others would have to be sent alone, too."""
+    here = desk()
+    here.dispatcher.sending = True
+    one, two = here.servers
+    two.dispatch = "pause"
+    here.send(one, *(here.job(index) for index in range(30)))
+    here.dies(one)
+    assert len(here.dispatcher.work) == 30
+    lines = here.opened.prompts.lines(range(30, 40))
+    here.dispatcher.work.feed(lines)
+    here.dispatcher.pump()
+    assert sum(job.witness for job in one.flying) == WITNESSES
+    assert sum(not job.witness for job in one.flying) == 10
+    here.opened.recovered.status[:] = bytes([TAKEN] * 40)
+    here.dispatcher.pump()
+    assert here.dispatcher.work.exhausted
+    here.dispatcher.pump()
+    assert len(one.flying) == min(40, one.slots)
