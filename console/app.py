@@ -9,30 +9,46 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from console import away, clipboard, deeds, model, prefs, themes
-from console.actions import BY_NAME, Action, by_key
+from console import away, calls, clipboard, deeds, model, prefs, themes
+from console.action import Action
+from console.actions import BY_NAME, by_key
 from console.feed import Connect, FeedError
 from console.lookback import Lookback
 from console.palette import Actions
+from console.quiet import Quiet
 from console.replay import ReplayFeed
 from console.screens.base import StokerScreen
 from console.screens.fleet import FleetScreen
-from console.text import visible
-from console.watch import Source, Watch
+from console.watch import UP, Source, Watch
 from console.widgets.chart import SETS, Plot, Plotter
-from remote.protocol import Done, Happened, Message, Plan, Request, Result, Snapshot, Subscribe
+from remote.protocol import (
+    Done,
+    Event,
+    Happened,
+    Message,
+    Plan,
+    Request,
+    Result,
+    Snapshot,
+    Subscribe,
+)
 
 BETWEEN_S = 0.4
 """Between the first connections of targets in the background: an SSH server refuses those that
 come all at once (OpenSSH's ``MaxStartups``)."""
+
+KEEP_S = 60.0
+"""Between two times that it is remembered where things stood."""
 
 SEND_S = 180.0
 """For so long an action may take to be begun: a restart asks SGLang's parser first."""
@@ -93,6 +109,9 @@ class StokerApp(App[None], inherit_bindings=False):
         self.strict = strict
         """Whether a part that cannot be painted ends the app: for tests."""
         self.tracebacks = tracebacks
+        self._quiet = Quiet()
+        self.up = False
+        """Whether the first frame is on the screen."""
         self.read_only_asked = read_only
         self.plots = 0
         self.plotter = Plotter()
@@ -101,13 +120,16 @@ class StokerApp(App[None], inherit_bindings=False):
         self._shown_at = 0.0
         self._due = False
         self._remember = remember
-        self._prefs = prefs.read() if remember else prefs.Prefs()
-        self._wish = theme or self._prefs.theme
+        known = prefs.read() if remember else prefs.Prefs()
+        self._wear(theme or known.theme)
         self._played = 0.0
         self._reading = False
+        self._calls: list[str] = []
+        """What to call somebody for, until it is done."""
+        self._touched = time.monotonic()
         sources = connect if isinstance(connect, Sequence) else [Source(name, connect)]
         self.watches = [
-            Watch(source, self._heard, self._linked, seen=self._prefs.seen.get(source.name))
+            Watch(source, self._heard, self._linked, seen=known.seen.get(source.name))
             for source in sources
         ]
         self.front = next((w for w in self.watches if w.name == name), self.watches[0])
@@ -163,22 +185,40 @@ class StokerApp(App[None], inherit_bindings=False):
     # --- life ---
 
     def on_mount(self) -> None:
-        """Themes, then the first frame, then the feeds."""
-        found, problems = themes.load_all()
-        for theme in found:
-            self.register_theme(theme)
-        self.theme_names = [t.name for t in found]
-        if self._wish in self.theme_names:
-            self.theme = self._wish
-        elif self.theme_names:
-            self.theme = self.theme_names[0]
-        for problem in problems:
+        """The first frame, then the feeds."""
+        for problem in self._problems:
             self.say(f"theme left out: {problem}", "warning")
         self.theme_changed_signal.subscribe(self, self._recolour)
         self.set_interval(0.5, self._age)
+        self.set_interval(KEEP_S, self._keep)
         self.call_after_refresh(self._start)
 
+    def _wear(self, wish: str) -> None:
+        """Register all themes, and put the wished one on before the stylesheet is read: a change
+        later would have it read again, and everything painted twice."""
+        found, self._problems = themes.load_all()
+        for theme in found:
+            self.register_theme(theme)
+        self.theme_names = [t.name for t in found]
+        if found:
+            name = wish if wish in self.theme_names else self.theme_names[0]
+            self.set_reactive(App.theme, name)
+            self.stylesheet.set_variables(self.get_css_variables())
+            dark = self.current_theme.dark
+            self.set_class(dark, "-dark-mode", update=False)
+            self.set_class(not dark, "-light-mode", update=False)
+            self.set_class(True, f"-theme-{name}", update=False)
+
     def _start(self) -> None:
+        self.up = True
+        for screen in self.screen_stack:
+            if isinstance(screen, StokerScreen):
+                screen.complete()
+        self.call_after_refresh(self._connect)
+
+    def _connect(self) -> None:
+        self._quiet.settle()
+        self.set_interval(5, lambda: self._quiet.tidy(self._touched))
         self.front.start()
         self.spawn(self.front.live(self.wanted()))
         others = [watch for watch in self.watches if watch is not self.front]
@@ -194,14 +234,10 @@ class StokerApp(App[None], inherit_bindings=False):
         await self.plotter.close()
 
     def _keep(self) -> None:
-        if not self._remember:
-            return
-        self._prefs.theme = self.theme
-        for watch in self.watches:
-            state = watch.state
-            if watch.looked and state.received is not None and watch.name and watch.replay is None:
-                self._prefs.seen[watch.name] = away.seen_now(state)
-        prefs.write(self._prefs)
+        """Remember where things stand: a terminal that is closed gives no time for it."""
+        looks = {w.name: look for w in self.watches if w.name and (look := w.to_keep())}
+        if self._remember and looks:
+            prefs.keep(seen=looks)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         """Run something beside the screen; it is cancelled when the console ends."""
@@ -235,12 +271,13 @@ class StokerApp(App[None], inherit_bindings=False):
             self._greet()
             self._keep_past(watch, message)
         if isinstance(message, Happened):
-            self._react(watch, message)
+            self._react(watch, message.event)
         if watch is self.front and isinstance(message, Snapshot | Happened):
             self._soon()
 
     def _greet(self) -> None:
-        """Whoever looks at a target for the first time is told what happened meanwhile."""
+        """Whoever looks at a target for the first time, or again after a gap, is told what
+        happened meanwhile."""
         watch = self.front
         if watch.state.received is None or self.current_mode == "targets":
             return
@@ -259,28 +296,42 @@ class StokerApp(App[None], inherit_bindings=False):
             self._reading = True
             self.spawn(self._past(watch))
 
-    def _react(self, watch: Watch, message: Happened) -> None:
-        event = message.event
-        if event.level == "error" and event.time > model.agent_now(watch.state, self.now()) - 10:
-            self.bell()
-            if watch is not self.front:
-                self.say(f"{watch.name}: {event.text}", "error")
-            if not self.app_focus:
-                self.call_out(f"{watch.name}: {event.text}")
+    def _react(self, watch: Watch, event: Event) -> None:
+        """Call whoever should know of it."""
+        there = model.agent_now(watch.state, self.now())
+        known = event.id <= watch.rung
+        if watch.replay is not None or known or not calls.worth_it(event, watch.began, there):
+            return
+        watch.rung = event.id
+        if watch is not self.front:
+            severity = {"error": "error", "warning": "warning"}.get(event.level, "information")
+            self.say(f"{watch.name}: {event.text}", severity)
+        self.call(f"{watch.name}: {event.text}")
 
-    def call_out(self, text: str) -> None:
-        """A desktop notification through the terminal, for one who looks elsewhere.
+    def call(self, text: str) -> None:
+        """Ring, and ask for a desktop notification where somebody looks elsewhere: once for all
+        that comes together."""
+        if not self._calls:
+            self.set_timer(0.5, self._ring)
+        self._calls.append(text)
 
-        OSC 9 is iTerm2's, WezTerm's and Windows Terminal's, OSC 777 urxvt's, foot's and VTE's;
-        others ignore both.
-        """
-        if self._driver is not None and not self.is_headless:
-            shown = visible(text, 200).replace(";", ",")
-            self._driver.write(f"\x1b]9;stoker {shown}\a\x1b]777;notify;stoker;{shown}\a")
+    def _ring(self) -> None:
+        texts, self._calls = self._calls, []
+        self.bell()
+        idle = time.monotonic() - self._touched > calls.IDLE_S
+        if (idle or not self.app_focus) and self._driver is not None and not self.is_headless:
+            tmux = "TMUX" in os.environ
+            self._driver.write(calls.sequence(calls.summary(texts), tmux=tmux))
+
+    async def on_event(self, event: events.Event) -> None:
+        """See :class:`App`; notes when somebody was last here."""
+        if isinstance(event, events.InputEvent):
+            self._touched = time.monotonic()
+        await super().on_event(event)
 
     def _linked(self, watch: Watch, before: str) -> None:
         state = watch.state.link.state
-        if state in ("connected", "read-only", "replay") and before != state:
+        if state in UP and before != state:
             watch.past_due = True
             self._load_past()
         if watch is self.front:
@@ -425,6 +476,9 @@ class StokerApp(App[None], inherit_bindings=False):
             self.call_later(self.show)
 
     def _age(self) -> None:
+        for watch in self.watches:
+            if watch.newly_lost(calls.LOST_S):
+                self.call(f"{watch.name}: the link is lost: {watch.state.link.text}")
         if self.now() - self._shown_at > 0.95:
             self._soon()
 
@@ -452,7 +506,8 @@ class StokerApp(App[None], inherit_bindings=False):
         names = self.theme_names or ["textual-dark"]
         index = names.index(self.theme) if self.theme in names else -1
         self.theme = names[(index + 1) % len(names)]
-        self._keep()
+        if self._remember:
+            prefs.keep(theme=self.theme)
         self.say(f"theme: {self.theme}")
 
     # --- actions ---

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console import away, model
-from console.actions import BY_NAME, Action, Danger, command_line, danger
+from console.action import Action, Danger
+from console.actions import BY_NAME, command_line, danger
 from console.feed import FeedError
+from console.notices import Notice, notices
 from console.widgets.chart import SETS
 from remote.protocol import Decide, ReadEvents, Request, Result, RunControl, RunStart
 
@@ -27,6 +29,10 @@ async def do(app: StokerApp, action: Action) -> None:
             await app.go(action.name)
         case "target.next":
             await app.turn_target(1)
+        case "wrong":
+            found = notices(app.state, app.now())
+            none = Notice("good", "nothing stands out")
+            show_notices(app, f"What is wrong now on {app.target_name}", found or [none])
         case "since":
             app.spawn(tell_away(app, asked=True))
         case "answers":
@@ -90,14 +96,23 @@ async def tell_away(app: StokerApp, *, asked: bool) -> None:
     await app.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
     fresh = [e for e in watch.state.events if e.id > seen.event]
     found = away.account(seen, watch.state, fresh)
-    if found and app.front is watch and (asked or len(app.screen_stack) == 1):
-        from console.screens.away import AwayScreen
+    if not found or app.front is not watch:
+        return
+    if not asked and len(app.screen_stack) > 1:
+        app.say(f"{away.title(seen, watch.state)}: w tells what happened")
+    else:
+        show_notices(app, away.title(seen, watch.state), found)
 
-        def left(action: str | None) -> None:
-            if action:
-                app.spawn(app.action_act(action))
 
-        await app.push_screen(AwayScreen(away.title(seen, watch.state), found), left)
+def show_notices(app: StokerApp, title: str, found: list[Notice]) -> None:
+    """A panel of them; the key beside one goes on with its action."""
+    from console.screens.away import AwayScreen
+
+    def left(action: str | None) -> None:
+        if action:
+            app.spawn(app.action_act(action))
+
+    app.push_screen(AwayScreen(title, found), left)
 
 
 async def pack_incident(app: StokerApp) -> None:
@@ -189,8 +204,10 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     request = action.request(state.target, scope)
     numbers = state.numbers
     count = len(scope or numbers)
-    how = danger(action, count, len(numbers)) if action.group == "Fleet" else action.danger
+    how = danger(action, count, len(numbers))
     if how == "none":
+        if action.name == "run.pause":
+            app.say(pause_costs(state))
         app.spawn(app.send(request, watch))
         return
     line = command_line(action, watch.name, gpus=scope)
@@ -200,8 +217,16 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     if action.name in ("down", "rollback"):
         way = "all" if action.name == "down" else "rolling"
         cost = model.swap_cost(state, scope or numbers, way)
+    elif action.name == "run.stop":
+        cost = model.stop_cost(state)
     question = " ".join(question.split())
     await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch))
+
+
+def pause_costs(state: model.State) -> str:
+    """What a pause does, in one line."""
+    flying = state.progress.in_flight if state.progress is not None and state.run.alive else 0
+    return f"pause: {flying:,} in flight end and are kept, then GPUs idle; s goes on"
 
 
 async def decide(app: StokerApp, action: Action) -> None:
@@ -215,13 +240,14 @@ async def decide(app: StokerApp, action: Action) -> None:
     if keep and not model.awaits_decision(swap):
         app.say(f"{action.title}: nothing waits for it, the swap goes on by itself", "warning")
         return
-    cost = "" if keep else model.swap_cost(state, model.touched(swap))
+    servers = model.touched(swap)
+    cost = "" if keep else model.swap_cost(state, servers)
+    how: Danger = "word" if not keep and len(servers) > 1 else action.danger
     line = command_line(action, watch.name)
-    question = f"{action.title}: epoch {swap.to_epoch} of {watch.name}"
+    many = f" from {len(servers)} servers" if not keep and len(servers) > 1 else ""
+    question = f"{action.title}: epoch {swap.to_epoch}{many} of {watch.name}"
     request = Decide(keep=keep)
-    await _confirm(
-        app, question, action, action.danger, line, cost, lambda: app.send(request, watch)
-    )
+    await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch))
 
 
 async def _confirm(

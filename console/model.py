@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from console import ram
 from console.text import number, percent
 from remote.protocol import (
     Alert,
@@ -148,6 +149,11 @@ class State:
     events: tuple[Event, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     logs: Mapping[str, LogRing] = field(default_factory=dict)
+    ram: ram.Samples = ()
+    """Memory in use on the host, over the last while."""
+    uploads: tuple[int, float] = (-1, 0.0)
+    """Files in S3, and since when it is that many: the agent's clock, as far as this console saw
+    it."""
 
     @property
     def progress(self) -> Progress | None:
@@ -199,6 +205,7 @@ def reduce(state: State, message: Message | Link, now: float) -> State:
 
 def _merge(state: State, snapshot: Snapshot, now: float) -> State:
     base = State(link=state.link, events=state.events, logs=state.logs) if snapshot.full else state
+    host, run = snapshot.host, snapshot.run
 
     def whole(section: str) -> object:
         value = getattr(snapshot, section)
@@ -213,9 +220,16 @@ def _merge(state: State, snapshot: Snapshot, now: float) -> State:
         changes[name] = whole(name)
     for name in ("epochs", "alerts"):
         changes[name] = tuple(whole(name))  # type: ignore[arg-type]
+    used = None if isinstance(host, UnsetType) else host.memory_used
+    uploads = state.uploads
+    if not isinstance(run, UnsetType) and run.progress is not None:
+        files = run.progress.s3_uploaded
+        uploads = uploads if files == uploads[0] else (files, snapshot.time)
     return replace(
         base,
         time=snapshot.time,
+        ram=ram.sampled(state.ram, snapshot.time, used),
+        uploads=uploads,
         seq=snapshot.seq,
         received=now,
         skipped=state.skipped,
@@ -253,6 +267,11 @@ def stale(state: State, now: float) -> bool:
 def agent_now(state: State, now: float) -> float:
     """The agent's clock now, from its last snapshot and the time gone since."""
     return now if state.received is None else state.time + (now - state.received)
+
+
+def told_now(state: State, now: float) -> float:
+    """The agent's clock for what goes on there: it stands still once nothing is told any more."""
+    return state.time + min(STALE_S, age(state, now) or 0.0)
 
 
 # --- The fleet ---
@@ -359,9 +378,10 @@ def outliers(state: State) -> list[Outlier]:
 
 @dataclass(frozen=True)
 class Eta:
-    """When the run will be done; ``low`` and ``high`` are hours from now."""
+    """When the run will be done, as it was last told; all None where nobody can say."""
 
     hours: float | None = None
+    """From when it was told, as ``low`` and ``high``."""
     low: float | None = None
     high: float | None = None
     at: float | None = None
@@ -374,8 +394,15 @@ def overall_rate(progress: Progress) -> float | None:
     return progress.completed / (progress.elapsed_hours * 3600)
 
 
-def eta(state: State, now: float) -> Eta:
-    """The time of the end and a range.
+def told_at(state: State) -> float:
+    """When the newest numbers were told, on the console's clock; on its own for a recording."""
+    replay = state.link.state == "replay"
+    return state.time if replay or state.received is None else state.received
+
+
+def eta(state: State, told: float | None = None) -> Eta:
+    """The time of the end and a range, counted from when the numbers were told (``told``, where
+    it is wanted on another clock): what is old does not move the end.
 
     Three rates bound the range: the run's moving rate, tokens a second over the mean answer
     length, and, once an hour of the run is behind, its overall rate.
@@ -403,7 +430,7 @@ def eta(state: State, now: float) -> Eta:
         hours=best,
         low=min(spread) if len(guesses) > 1 else None,
         high=max(spread) if len(guesses) > 1 else None,
-        at=now + best * 3600,
+        at=(told_at(state) if told is None else told) + best * 3600,
     )
 
 
@@ -539,3 +566,17 @@ def swap_cost(state: State, gpus: Sequence[int], strategy: str = "all") -> str:
     if progress is not None and progress.completed:
         parts.append(f"the {progress.completed:,} finished prompts stay")
     return "; ".join(parts) or "nothing is in flight"
+
+
+def stop_cost(state: State) -> str:
+    """What ending the run costs now, in one line."""
+    progress = state.progress
+    if progress is None or not state.run.alive:
+        return "no run is generating"
+    up = sum(s.state in ON for s in state.servers.values())
+    parts = [f"{progress.in_flight:,} requests in flight end first and are kept"]
+    if up:
+        parts.append(f"then {up} servers idle")
+    left = progress.remaining or max(0, progress.total - progress.completed - progress.failed)
+    parts.append(f"{left:,} prompts are left")
+    return "; ".join(parts)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from console.actions import ACTIONS, Action
+from console.action import Action
+from console.actions import ACTIONS
 
 if TYPE_CHECKING:
     from console.app import StokerApp

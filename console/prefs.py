@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -42,8 +43,13 @@ def read() -> Prefs:
         return Prefs()
 
 
-def write(prefs: Prefs) -> None:
-    """Remember; a folder that cannot be written is no reason to stop."""
+def keep(*, theme: str | None = None, seen: Mapping[str, Seen] | None = None) -> None:
+    """Remember a theme, and how these targets were seen, beside what other consoles remember
+    meanwhile of others. A folder that cannot be written is no reason to stop."""
+    prefs = read()
+    if theme is not None:
+        prefs.theme = theme
+    prefs.seen |= seen or {}
     path = state_file()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,22 +6,10 @@ Plain buckets of numbers; no screen, no clock of their own.
 from __future__ import annotations
 
 import math
-from typing import Final
+from itertools import pairwise
 
 from console.model import ON, State
-from remote.protocol import History
-
-SERIES: Final = (
-    "gen_tok_s",
-    "kv_usage",
-    "mamba_usage",
-    "running",
-    "queued",
-    "temperature_c",
-    "power_w",
-    "memory_used_mib",
-)
-"""What the history keeps of each GPU."""
+from remote.protocol import CARD_SERIES, SERIES, SERVER_SERIES, History
 
 
 class Trend:
@@ -46,14 +34,17 @@ class Trend:
         self.loads += 1
 
     def load(self, history: History) -> None:
-        """Take in samples of the past."""
+        """Take in samples of the past. Each stands for the time up to the next one: coarse ones
+        fill every bucket of that, else a picture of them would be all holes."""
+        step = min((b - a for a, b in pairwise(history.times)), default=0.0)
+        more = max(1, math.ceil(step / self.width - 0.01))
         for name, columns in history.series.items():
             if name not in self._sums:
                 continue
             for gpu, values in enumerate(columns):
                 for at, value in zip(history.times, values, strict=False):
                     if value is not None:
-                        self._put(name, gpu, at, value)
+                        self._put(name, gpu, at, value, more)
         for known in self._sums.values():
             for gpu, cells in known.items():
                 known[gpu] = dict(sorted(cells.items()))
@@ -66,19 +57,22 @@ class Trend:
         for gpu, server in state.servers.items():
             if server.state not in ON:
                 continue
-            for name in ("gen_tok_s", "kv_usage", "mamba_usage", "running", "queued"):
+            for name in SERVER_SERIES:
                 if (value := getattr(server, name)) is not None:
                     self._put(name, gpu, at, value)
         for gpu, card in state.gpus.items():
-            for name in ("temperature_c", "power_w", "memory_used_mib"):
+            for name in CARD_SERIES:
                 if (value := getattr(card, name)) is not None:
                     self._put(name, gpu, at, value)
         self._prune(at)
 
-    def _put(self, name: str, gpu: int, at: float, value: float) -> None:
-        cell = self._sums[name].setdefault(gpu, {}).setdefault(int(at // self.width), [0.0, 0.0])
-        cell[0] += value
-        cell[1] += 1.0
+    def _put(self, name: str, gpu: int, at: float, value: float, buckets: int = 1) -> None:
+        first = int(at // self.width)
+        cells = self._sums[name].setdefault(gpu, {})
+        for index in range(first, first + buckets):
+            cell = cells.setdefault(index, [0.0, 0.0])
+            cell[0] += value
+            cell[1] += 1.0
 
     def _prune(self, newest: float) -> None:
         oldest = int(newest // self.width) - self.points - 1

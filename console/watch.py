@@ -11,9 +11,9 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from console import model
+from console import away, model
 from console.feed import Connect, Feed, FeedError
 from console.flags import Book
 from console.lookback import Lookback
@@ -28,6 +28,7 @@ from remote.protocol import (
     ReadFlags,
     Request,
     Result,
+    Snapshot,
     Subscribe,
 )
 
@@ -46,6 +47,9 @@ class Source:
     target: Target | None = None
     """Of stoker.toml, where it is one."""
 
+
+UP: Final = ("connected", "read-only", "replay")
+"""States of a link that brings something."""
 
 BOOK_S = 180.0
 """For so long SGLang's parser may take to tell its flags."""
@@ -70,7 +74,8 @@ class Watch:
         self.state = State()
         self.lookback = Lookback(self._ask_past, lambda: self.state.time or time.time())
         self.seen = seen
-        """Where things stood when this target was last looked at."""
+        """Where things stood when this target was last looked at: by an earlier console, or by
+        this one before its link was gone for a while."""
         self.greeted = False
         """Whether it was told what happened since then, or need not be."""
         self.looked = False
@@ -84,7 +89,17 @@ class Watch:
         self.draft: dict[str, FlagValue | None] = {}
         """Flags that were edited for the whole fleet and not restarted with yet."""
         self.feed: Feed | None = None
+        self.began: float | None = None
+        """When this console first heard of the target, on the agent's clock."""
+        self.rung = 0
+        """Id of the newest event that somebody was called for."""
+        self._down: float | None = None
+        """Since when the link is gone that was there (monotonic)."""
+        self._missed = False
         self._book_due = True
+        self._stood: Seen | None = None
+        """Where things stood at the newest snapshot."""
+        self._kept = 0.0
         self._connect = source.connect
         self._heard = heard
         self._linked = linked
@@ -128,7 +143,27 @@ class Watch:
     def hear(self, message: Message) -> None:
         """Take a message in."""
         self.state = model.reduce(self.state, message, time.time())
+        if isinstance(message, Snapshot) and self.replay is None:
+            self._stand()
         self._heard(self, message)
+
+    def _stand(self) -> None:
+        """Note where things stand. After a gap — the laptop slept, the link was cut — whoever
+        looked before it has been away since, and is to be told."""
+        before, self._stood = self._stood, away.seen_now(self.state)
+        self.began = self.began or self.state.time
+        if self.looked and before is not None and away.worth_telling(before, self.state):
+            self.seen = before
+            self.greeted = False
+
+    def to_keep(self) -> Seen | None:
+        """Where things stand, to be remembered; None where nobody looked, or nothing came since
+        this was last asked: another console may have seen more meanwhile."""
+        stood = self._stood
+        if not self.looked or stood is None or stood.time == self._kept:
+            return None
+        self._kept = stood.time
+        return stood
 
     def _link(self, link: Link) -> None:
         before = self.state.link.state
@@ -136,7 +171,18 @@ class Watch:
         if not link.since:
             link = replace(link, since=time.time())
         self.state = model.reduce(self.state, link, time.time())
+        if link.state in UP or self.began is None:
+            self._down, self._missed = None, False
+        else:
+            self._down = self._down or time.monotonic()
         self._linked(self, before)
+
+    def newly_lost(self, seconds: float) -> bool:
+        """Whether the link has been gone for so long; True once each time it is lost. A laptop's
+        sleep does not count."""
+        lost = self._down is not None and time.monotonic() - self._down > seconds
+        told, self._missed = self._missed, self._missed or lost
+        return lost and not told
 
     async def call(self, request: Request, timeout: float = 30) -> Result:
         """The result of a request. Raises :class:`FeedError` with one line for people."""

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from console.actions import Action, Danger
+from console.action import Action, Danger
 
 
 class Confirm(ModalScreen[bool]):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
 from console.notices import notices
@@ -15,6 +17,12 @@ from console.widgets.event_lines import EventTail
 from console.widgets.notices import Notices, notice_lines
 from console.widgets.progress import ProgressHeader
 from console.widgets.swap import SwapPanel
+
+MOST_NOTICES = 12
+"""Rows of notices, however many there are: `!` shows all."""
+
+LEAST_PLOTTED = 11
+"""Rows that plots and events need together."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ def heights(width: int, height: int, gpus: int, notices: int, swap: int) -> Heig
     """How the rows of a terminal are shared.
 
     What is wrong comes first, then every GPU, then a swap under way, then the latest events;
-    plots take what is left where it is enough to read them.
+    plots take what is left where it is enough to read them. Notices that did not fit at first
+    take rows from old events, and from plots that keep enough.
     """
     left = height - 5  # two bars, three lines of progress
     most = 2 if height < 30 else 4 if height < 50 else 6
@@ -45,7 +54,10 @@ def heights(width: int, height: int, gpus: int, notices: int, swap: int) -> Heig
     left -= form.height
     shown_swap = max(0, min(swap, left - 1))
     left -= shown_swap
-    if left < 11:
+    more = max(0, min(notices - notes, left - (LEAST_PLOTTED if left >= LEAST_PLOTTED else keep)))
+    notes += more
+    left -= more
+    if left < LEAST_PLOTTED:
         return Heights(form, notes, shown_swap, 0, max(0, left))
     events = min(10, max(4, left // 5))
     return Heights(form, notes, shown_swap, left - events, events)
@@ -55,6 +67,29 @@ class FleetScreen(StokerScreen):
     """Progress, what is wrong, every GPU, plots, events."""
 
     SCREEN = "fleet"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "beside(0, -1)", show=False),
+        Binding("down,j", "beside(0, 1)", show=False),
+        Binding("left", "beside(-1, 0)", show=False),
+        Binding("right", "beside(1, 0)", show=False),
+    ]
+
+    def action_beside(self, across: int, down: int) -> None:
+        """Choose the GPU beside the chosen one, as they stand on the screen."""
+        gpu = self.query_one(Cards).beside(self.app.focus_gpu, across, down)
+        if gpu is not None:
+            self.app.focus_gpu = gpu
+            self.show()
+
+    async def act(self, name: str) -> bool:
+        """See :class:`StokerScreen`."""
+        if name != "gpu.log":
+            return False
+        if self.app.focus_gpu is None:
+            self.app.say("choose a GPU first: its number, an arrow key, or a click")
+        else:
+            await self.app.go("logs")
+        return True
 
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
@@ -79,7 +114,7 @@ class FleetScreen(StokerScreen):
             width,
             height,
             len(app.state.numbers) or 8,
-            len(notice_lines(found, width - 2, 6)),
+            len(notice_lines(found, width - 2, MOST_NOTICES)),
             swap.wanted(),
         )
         cards = self.query_one(Cards)

@@ -10,12 +10,14 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 
 from console.actions import ACTIONS, key_name
+from console.registry.look import MOVES
 from console.widgets.cards import STATE_SIGN
 from console.widgets.paint import Line, Part, Tall, pad
 
 
 def help_lines(screen: str, width: int) -> list[Line]:
-    """Groups of actions, those of the screen in front first; help texts wrap in their column."""
+    """Groups of actions, those of the screen in front first, and what moves on that screen; help
+    texts wrap in their column."""
     lines: list[Line] = []
     groups = list(dict.fromkeys(a.group for a in ACTIONS))
     first = {"logs": "Logs", "fleet": "Fleet", "config": "Fleet", "run": "Run"}.get(screen, "Look")
@@ -23,12 +25,14 @@ def help_lines(screen: str, width: int) -> list[Line]:
 
     def row(keys: str, title: str, text: str) -> None:
         rows = textwrap.wrap(text, max(20, width - left)) or [""]
-        for index, part in enumerate(rows):
+        names = textwrap.wrap(keys, 8)
+        for index in range(max(len(rows), len(names))):
+            key = names[index] if index < len(names) else ""
             head: list[Part] = [
-                (pad(f"  {keys}" if not index else "", 11), "bold accent"),
+                (pad(f"  {key}", 11), "bold accent"),
                 (pad(title if not index else "", 18), "bold text"),
             ]
-            lines.append([*head, (part, "dim")])
+            lines.append([*head, (rows[index] if index < len(rows) else "", "dim")])
 
     for group in sorted(groups, key=lambda g: g != first):
         lines.append([(group, "bold strong")])
@@ -36,12 +40,14 @@ def help_lines(screen: str, width: int) -> list[Line]:
             asks = "" if action.danger == "none" else " Asks first."
             row(" ".join(map(key_name, action.keys)), action.title, action.help + asks)
         lines.append([])
+        if group == first:
+            lines.append([("Moving here", "bold strong")])
+            for move in (m for m in MOVES if screen in m.screens):
+                digits = move.keys[0] == "0"
+                keys = "0 … 9" if digits else " ".join(map(key_name, move.keys))
+                row(keys, move.title, move.help)
+            lines.append([])
     lines.append([("Cards", "bold strong")])
-    row(
-        "0 … 9",
-        "Choose a GPU",
-        "Actions then mean this one; esc lets it go; a click does the same.",
-    )
     for state, (sign, style) in STATE_SIGN.items():
         lines.append([(f"  {sign}        ", style), (state, "text")])
     return lines

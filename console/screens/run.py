@@ -19,7 +19,7 @@ from console.status import disagreements
 from console.text import bar, hours, number, percent, short, size, visible
 from console.widgets.mix import OUTCOMES, mix_lines, outcome_lines
 from console.widgets.newest import batch_lines, newest_lines
-from console.widgets.paint import Line, Part, Tall, clip, gpu_style, pad
+from console.widgets.paint import Line, Part, Tall, clip, faded, gpu_style, pad
 from console.widgets.progress import ProgressHeader
 from remote.protocol import (
     Answer,
@@ -204,7 +204,11 @@ class RunText(Tall):
         self.told = Told()
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """See :class:`Painted`."""
+        """See :class:`Painted`; grey where it is no longer so."""
+        lines = self._said(width)
+        return faded(lines) if model.stale(self.app.state, self.app.now()) else lines
+
+    def _said(self, width: int) -> list[Line]:
         state, told = self.app.state, self.told
         if state.progress is None:
             return [[("No run here yet; ", "dim"), ("s", "bold accent"), (" starts one.", "dim")]]

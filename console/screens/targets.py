@@ -82,7 +82,7 @@ def target_cells(state: model.State, now: float) -> dict[str, Part]:
     cells["prompts"] = shown(f"{short(progress.completed)}/{short(progress.total)}", "text")
     if state.run.alive:
         cells["prompts/s"] = shown(number(progress.rate_per_sec, 2), "text")
-        estimate = model.eta(state, now)
+        estimate = model.eta(state)
         over = state.target.alerts.eta_hours_over if state.target is not None else None
         late = over is not None and estimate.hours is not None and estimate.hours > over
         cells["done at"] = shown(moment(estimate.at, now), "bold bad" if late else "text")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from textual import events
 
 from console import model
-from console.actions import ACTIONS, Action, key_name
+from console.action import Action
+from console.actions import ACTIONS, key_name
 from console.text import clock, duration, moment
 from console.widgets.paint import Line, Painted, Part, fit, pad, spread, width_of
 
@@ -108,12 +110,22 @@ class ReplayBar(Painted):
             await self.app.seek(begin + share * (end - begin))
 
 
-KEYS_TO_CHANGE = ("targets", "fleet", "run", "config")
-"""Screens whose key line has what changes servers and run."""
+OWN_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "fleet": ("Fleet", "Run"),
+    "targets": ("Fleet", "Run"),
+    "run": ("Run",),
+}
+"""Groups of actions that are a screen's own though they work everywhere."""
+
+MORE_GROUPS: Mapping[str, tuple[str, ...]] = {"run": ("Fleet",), "config": ("Fleet", "Run")}
+"""Those that its key line has as well where there is room."""
 
 
 class KeyBar(Painted):
-    """The keys that do something here, most wanted first; a click does the same."""
+    """The keys that do something here, the screen's own first; a click does the same.
+
+    Where not all words fit, going to another screen is told by its letters alone.
+    """
 
     app: StokerApp
 
@@ -122,42 +134,61 @@ class KeyBar(Painted):
         self.screen_name = screen
         self._spans: list[tuple[int, int, str]] = []
 
-    def actions(self) -> list[Action]:
-        """The footer's actions on this screen, by rank."""
+    def _rank(self, action: Action) -> int:
+        """0 the screen's own, 1 going elsewhere, 2 other rooms', 3 not in the line."""
+        screen = self.screen_name
+        group = action.group
+        if screen in action.screens or group in ("Replay", *OWN_GROUPS.get(screen, ())):
+            return 0
+        if group == "Look":
+            return 1
+        return 2 if group in MORE_GROUPS.get(screen, ()) else 3
+
+    def actions(self, rank: int) -> list[Action]:
+        """The footer's actions of a rank on this screen."""
         here = [
             a
             for a in ACTIONS
             if a.footer
+            and self._rank(a) == rank
             and (a.group != "Replay" or self.app.replay is not None)
             and (not a.changes or self.app.replay is None)
             and a.name != self.screen_name
             and (len(self.app.watches) > 1 or a.name not in ("targets", "target.next"))
             and (not a.screens or self.screen_name in a.screens)
-            and (a.group not in ("Fleet", "Run") or self.screen_name in KEYS_TO_CHANGE)
         ]
-        return sorted(here, key=lambda a: a.footer)
+        return sorted(here, key=lambda a: (a.group != "Replay", a.footer))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        line: list[Part] = [(" ", "text")]
-        tail: list[Part] = [("?", "bold accent"), (" help ", "dim")]
+        tail: list[Part] = [("?", "bold accent"), (" more ", "dim")]
         room = width - width_of(tail) - 1
         self._spans = [(width - width_of(tail), width, "help")]
-        at = 1
-        for action in self.actions():
-            allowed = self.app.allowed(action)
-            word = action.title.lower()
-            parts: list[Part] = [
-                (key_name(action.keys[0]), "bold accent" if allowed else "faint"),
-                (f" {word}  ", "text" if allowed else "faint"),
-            ]
-            wide = width_of(parts)
-            if at + wide > room:
-                break
-            self._spans.append((at, at + wide - 2, action.name))
-            line += parts
-            at += wide
+        own, away, others = (self.actions(rank) for rank in range(3))
+        whole = sum(len(key_name(a.keys[0]) + a.label) + 3 for a in (*own, *away)) + 1
+        line: list[Part] = [(" ", "text")]
+        if whole <= room:
+            for action in (*own, *away, *others):
+                self._put(line, action, room)
+            return [spread(line, tail, width)]
+        letters = sum(len(key_name(a.keys[0])) + 1 for a in away)
+        for action in own:
+            self._put(line, action, room - letters)
+        for action in away:
+            self._put(line, action, room + 1, word=False)
         return [spread(line, tail, width)]
+
+    def _put(self, line: list[Part], action: Action, room: int, *, word: bool = True) -> None:
+        """One more key at the end of the line, where it fits whole."""
+        allowed = self.app.allowed(action)
+        parts: list[Part] = [
+            (key_name(action.keys[0]), "bold accent" if allowed else "faint"),
+            (f" {action.label}  " if word else " ", "text" if allowed else "faint"),
+        ]
+        at, wide = width_of(line), width_of(parts)
+        if at + wide <= room:
+            self._spans.append((at, at + wide - (2 if word else 1), action.name))
+            line += parts
 
     async def on_click(self, event: events.Click) -> None:
         """Do what was clicked."""

@@ -39,9 +39,15 @@ CARD_HEIGHT = 5
 
 MOST_SPARK = 4
 
+WIDE_CARD = 44
+"""Cells from which on a card tells the limit of its power, and how busy it is."""
+
 ROW_MIN, ROW_LEAST = 26, 16
 """Cells of a row that tells throughput and cache, and of one with nothing but slots: where there
 is no room for all GPUs otherwise, seeing each one comes first."""
+
+CHOSEN = "▸"
+"""In front of the GPU that actions mean: colour alone is no sign."""
 
 STATE_SIGN = {
     "ready": ("●", "good"),
@@ -154,7 +160,7 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
         else "faint"
     )
     head: list[Part] = [
-        (" ", edge),
+        (CHOSEN if view.focused else " ", edge),
         (f"{view.gpu}", f"bold {gpu_style(view.gpu)}"),
         (f" {sign} ", tone),
     ]
@@ -176,12 +182,29 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     foot: list[Part] = [
         (" ", edge),
         (f"{number(card.temperature_c)}°C", "bold warn" if "temperature_c" in view.odd else shown),
-        (f" {number(card.power_w)}W", shown),
+        (f" {number(card.power_w)}", shown),
+        (
+            f"/{number(card.power_limit_w)}" if wide >= WIDE_CARD and card.power_limit_w else "",
+            "dim",
+        ),
+        ("W", shown),
     ]
     if card.memory_total_mib:
         foot.append((f" {_memory(card)}", shown))
+    if wide >= WIDE_CARD and card.utilization is not None:
+        foot.append((f" {percent(card.utilization)} busy", shown))
     foot.append((" ", edge))
     return [*lines, _bottom(foot, edge, wide, view)]
+
+
+def _phase(view: View) -> list[Part]:
+    """What a start is at, for how long, and how long it took the last time."""
+    server = view.server
+    since = "" if server.phase_since is None else duration(view.now - server.phase_since)
+    if since and server.phase_usual_s is not None:
+        since += f" of {duration(server.phase_usual_s)}"
+    tone = "dim" if view.faded else "info"
+    return [(visible(server.phase) or server.state, tone), (f"  {since}" if since else "", "dim")]
 
 
 def _card_body(view: View, width: int, height: int) -> list[Line]:
@@ -195,12 +218,7 @@ def _card_body(view: View, width: int, height: int) -> list[Line]:
         for text in _spark(view, width, height - 2)
     ]
     if server.state in ("starting", "warming"):
-        since = "" if server.phase_since is None else duration(view.now - server.phase_since)
-        if since and server.phase_usual_s is not None:
-            since += f" of {duration(server.phase_usual_s)}"
-        if since and server.phase_usual_s:
-            since += f" of {duration(server.phase_usual_s)}"
-        return [[(server.phase or server.state, "info"), (f"  {since}", "dim")], *past, []]
+        return [_phase(view), *past, []]
     shown = "dim" if view.faded else "text"
     strong = "dim" if view.faded else "bold strong"
     speed: list[Part] = [
@@ -214,6 +232,8 @@ def _card_body(view: View, width: int, height: int) -> list[Line]:
         right = [(visible(server.phase).removeprefix("draining: ") or "drains", "warn")]
     elif server.dispatch in ("pause", "abort"):
         right = [(f"{server.dispatch}d ".replace("abortd", "aborted"), "warn"), *right]
+    if server.retractions and width >= WIDE_CARD - 4:
+        right = [("retracted ", "dim"), (f"{server.retractions:,}  ", shown), *right]
     room = max(2, width - len("kv mamba ") - 2 * len(" 61%") - 2)
     meters = [
         *_meter("kv", server.kv_usage, room // 2, view),
@@ -250,11 +270,18 @@ ROW_COLUMNS: tuple[_Column, ...] = (
     ("queue", 5, 70),
     ("kv", 4, 80),
     ("mamba", 5, 85),
+    ("retr", 5, 15),
     ("°C", 3, 75),
     ("W", 4, 50),
+    ("limit", 5, 10),
+    ("busy", 4, 20),
     ("memory", 7, 45),
     ("epoch", 5, 30),
 )
+
+
+_OF_TOKENS = ("state", "run/max", "tok/s", "", "queue", "kv", "mamba")
+"""Columns side by side that say nothing of a server before it is up: its phase stands there."""
 
 
 def row_columns(width: int) -> list[_Column]:
@@ -275,14 +302,14 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     server, card, info = view.server, view.card, view.info
     sign, tone = _state(view)
     text = "dim" if view.faded else "text"
-    label = (
-        server.phase
-        if server.state in ("starting", "warming", "draining") and server.phase
-        else server.state
-    )
+    label: str = server.state
+    if server.state == "draining" and server.phase:
+        label = visible(server.phase).removeprefix("draining: ").replace(" in flight", " left")
     past = next((wide for heading, wide, _ in columns if heading == ""), 0)
+    number_of = f"{CHOSEN}{view.gpu:>2}" if view.focused else f"{view.gpu:>3}"
+    colour = "reverse warn" if view.odd else f"bold {gpu_style(view.gpu)}"
     cells: dict[str, Part] = {
-        "gpu": (f"{view.gpu}", "reverse warn" if view.odd else f"bold {gpu_style(view.gpu)}"),
+        "gpu": (number_of, colour),
         "state": (f"{sign} {label}", tone),
         "run/max": (_slots(view), "dim" if view.faded else "bold strong"),
         "tok/s": (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else text),
@@ -295,14 +322,27 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
             "bold warn" if "temperature_c" in view.odd else text,
         ),
         "W": (number(card.power_w if card else None), text),
+        "limit": (number(card.power_limit_w if card else None), "dim"),
+        "busy": (percent(card.utilization if card else None), text),
+        "retr": (number(server.retractions), "warn" if server.retractions else text),
         "memory": (_memory(card), text),
         "epoch": (UNKNOWN if info is None or info.epoch is None else f"{info.epoch}", text),
     }
+    phase = _phase(view) if server.state in ("starting", "warming") else []
     line: list[Part] = []
+    spare = 0
     for heading, wide, _ in columns:
+        if phase and heading in _OF_TOKENS:
+            spare += wide + 1
+            continue
+        if spare:
+            line += [*spread([(f"{sign} ", tone), *phase], [], spare - 1), (" ", "text")]
+            spare = 0
         value, style = cells[heading]
         line.append((pad(value, wide, "<" if heading in ("state", "") else ">"), style))
         line.append((" ", "text"))
+    if spare:
+        line += spread([(f"{sign} ", tone), *phase], [], spare)
     if server.cause and server.state in ("failed", "stalled"):
         keep = [*line[: 4 if width >= ROW_MIN else 2]]
         cause = server.cause if width >= ROW_MIN else f"{sign} {server.state}"
@@ -340,7 +380,7 @@ class Cards(Painted):
         trend = app.lookback.recent
         top = nice_top(trend.top("gen_tok_s"))
         faded = model.stale(state, app.now())
-        at = model.agent_now(state, app.now())
+        at = model.told_now(state, app.now())
         return [
             View(
                 gpu,
@@ -395,6 +435,20 @@ class Cards(Painted):
         if per > rows:
             lines.append([(f"  {len(hidden)} more do not fit here", "bold warn")])
         return lines
+
+    def beside(self, gpu: int | None, across: int, down: int) -> int | None:
+        """The GPU so many places from another one; the first or last where none was chosen, the
+        same at an edge. None where there are no GPUs."""
+        numbers = self.app.state.numbers
+        if gpu not in numbers:
+            return None if not numbers else numbers[0 if across + down > 0 else -1]
+        columns = self.form.columns
+        if self.form.kind == "cards":
+            by = across + down * columns
+        else:
+            by = across * ceil(len(numbers) / columns) + down
+        at = numbers.index(gpu) + by
+        return numbers[at] if 0 <= at < len(numbers) else gpu
 
     def gpu_at(self, x: int, y: int) -> int | None:
         """The GPU painted at an offset."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from console.widgets.paint import (
     Line,
     Painted,
     Part,
+    clip,
     gpu_style,
     spread,
     width_of,
@@ -35,6 +37,11 @@ FIRST_COLOUR = 16
 LEAST_MARKED = 10
 """Rows of a chart that has a line of marks."""
 
+PATIENCE = 3
+"""After so many failures in a row drawing is tried only now and then."""
+
+AGAIN_S = 60.0
+
 _CODES = {AXES: "faint", TICKS: "dim", MARKS: "accent"}
 
 
@@ -46,26 +53,37 @@ class Plotter:
         self._lock = asyncio.Lock()
         self._id = 0
         self._failures = 0
+        self._failed_at = 0.0
         self.problem = ""
+        """Why the last picture could not be drawn; empty once one was."""
+
+    @property
+    def due(self) -> bool:
+        """Whether what could not be drawn is to be tried again."""
+        return bool(self.problem) and time.monotonic() - self._failed_at >= AGAIN_S
 
     async def draw(self, ask: dict[str, Any]) -> list[list[tuple[str, int | None]]] | None:
         """Rows of coloured runs, or None where it could not be drawn (``problem`` says why)."""
         async with self._lock:
-            if self._failures >= 3:
+            if self._failures >= PATIENCE and not self.due:
                 return None
             try:
                 answer = await asyncio.wait_for(self._ask(ask), 20)
             except (OSError, ValueError, TimeoutError) as error:
-                self._failures += 1
+                self._fail()
                 self.problem = f"plots: {error or 'the drawing process does not answer'}"
                 await self._end()
                 return None
             if "error" in answer:
-                self._failures += 1
+                self._fail()
                 self.problem = f"plots: {answer['error']}"
                 return None
-            self._failures = 0
+            self._failures, self.problem = 0, ""
             return [[(str(t), c) for t, c in row] for row in answer["rows"]]
+
+    def _fail(self) -> None:
+        self._failures += 1
+        self._failed_at = time.monotonic()
 
     async def _ask(self, ask: dict[str, Any]) -> dict[str, Any]:
         if self._process is None or self._process.returncode is not None:
@@ -134,11 +152,12 @@ RUNNING = Plot("running requests", (Metric("running"),), least=8)
 QUEUED = Plot("queued requests", (Metric("queued"),), least=8)
 HEAT = Plot("temperature °C", (Metric("temperature_c"),), least=100)
 POWER = Plot("power W", (Metric("power_w"),), least=100)
+BUSY = Plot("GPU busy", (Metric("utilization"),), "%", 1.0)
 
 SETS: tuple[tuple[tuple[Plot, ...], tuple[Plot, ...]], ...] = (
     ((THROUGHPUT, MAMBA, KV), (THROUGHPUT, CACHE)),
     ((RUNNING, QUEUED), (RUNNING, QUEUED)),
-    ((HEAT, POWER), (HEAT, POWER)),
+    ((HEAT, POWER, BUSY), (HEAT, POWER)),
 )
 """What `m` goes through: for a wide screen, and for a narrow one."""
 
@@ -255,10 +274,10 @@ class Chart(Painted):
         app = self.app
         marks = height >= LEAST_MARKED
         self._ask(width, height - 1 - marks)
-        faded = model.stale(app.state, app.now())
-        lines: list[Line] = [self._title(width, faded)]
+        problem = app.plotter.problem
+        faded = bool(problem) or model.stale(app.state, app.now())
+        lines: list[Line] = [self._title(width, faded, problem)]
         if not self._rows:
-            problem = app.plotter.problem
             lines.append([("  " + (problem or "drawing …"), "bad" if problem else "dim")])
             return lines
         if marks:
@@ -272,8 +291,9 @@ class Chart(Painted):
         ]
         return lines
 
-    def _title(self, width: int, faded: bool) -> Line:
-        """What it is, of which time, the ends of what is now, and which colour is which GPU."""
+    def _title(self, width: int, faded: bool, problem: str) -> Line:
+        """What it is, of which time, the ends of what is now, and which colour is which GPU; over
+        a picture that is not drawn any more, why."""
         app = self.app
         state, numbers = app.state, app.state.numbers
         metric = self.plot.metrics[0].name
@@ -287,6 +307,8 @@ class Chart(Painted):
             (f" {self.plot.title}", "bold text"),
             (f"  {app.lookback.text}  ", "dim"),
         ]
+        if problem and self._rows:
+            return clip([*title, (f"not drawn anew: {problem}", "bad")], width)
         ends: list[Part] = []
         if not faded and app.lookback.until is None:
             ends = spread_parts(state, metric, share=self.plot.unit == "%")
@@ -316,7 +338,7 @@ class Chart(Painted):
             marks.append(app.state.swap.ended or 0.0)
         step = max(trend.width, 3.0)
         key = (self.plot, width, height, int(until / step), trend.loads, app.focus_gpu, len(marks))
-        if key == self._drawn:
+        if key == self._drawn and not app.plotter.due:
             return
         self._drawn = key
         odd = apart(app.state, self.plot.metrics[0].name)

@@ -53,7 +53,12 @@ def notice_lines(found: list[Notice], width: int, height: int) -> list[Line]:
             elif left and not lines:
                 lines += block[:left]
             elif left:
-                lines += block[:left] if hidden == 1 else [[(f"  and {hidden} more", "dim")]]
+                others_line: Line = [
+                    (f"  and {hidden} more: ", "dim"),
+                    (key_name(BY_NAME["wrong"].keys[0]), "bold accent"),
+                    (" shows them", "dim"),
+                ]
+                lines += block[:left] if hidden == 1 else [clip(others_line, width)]
             break
         lines += block
     return lines

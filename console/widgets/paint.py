@@ -119,6 +119,16 @@ def clip(parts: Line, width: int) -> list[Part]:
     return kept
 
 
+def faded(lines: Iterable[Line]) -> list[Line]:
+    """The lines in grey, backgrounds kept: what is no longer so."""
+
+    def grey(style: str) -> str:
+        backs = [word for word in style.split() if word.startswith("on-")]
+        return " ".join(["dim", *backs])
+
+    return [[(text, grey(style)) for text, style in line] for line in lines]
+
+
 def fit(groups: Sequence[Line], width: int, gap: str = "   ") -> list[Part]:
     """Groups in a row, as many as fit; those that do not are left out whole."""
     line: list[Part] = []

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console import model
-from console.text import bar, hours, moment, number, percent, size
-from console.widgets.paint import Line, Painted, Part, fit, spread, width_of
-from remote.protocol import Progress
+from console.text import bar, duration, hours, moment, number, percent, size, visible
+from console.widgets.paint import Line, Painted, Part, faded, fit, spread, width_of
+from remote.protocol import HostState, Progress
 
 if TYPE_CHECKING:
     from console.app import StokerApp
+
+GIB = 1 << 30
+
+STUCK_S = 1800.0
+"""After so long without another file in S3, while there are records for one, it is said."""
 
 _STATUS = {
     "running": "good",
@@ -27,7 +32,13 @@ def _pair(label: str, value: str, style: str = "strong") -> list[Part]:
 
 
 def header(state: model.State, now: float, width: int) -> list[Line]:
-    """Three lines that fit ``width``; what does not fit is left out from the end."""
+    """Three lines that fit ``width``; what does not fit is left out from the end. Grey where they
+    are no longer so."""
+    lines = _lines(state, now, width)
+    return faded(lines) if model.stale(state, now) else lines
+
+
+def _lines(state: model.State, now: float, width: int) -> list[Line]:
     progress = state.progress
     if state.received is None:
         return [[("waiting for the first look at the target …", "dim")]]
@@ -53,21 +64,20 @@ def header(state: model.State, now: float, width: int) -> list[Line]:
             fit([_pair("servers ready", f"{sums.ready}/{sums.servers}")], width),
         ]
     return [
-        spread(_how_far(state, progress, now, width), [], width),
+        spread(_how_far(state, progress, width), [], width),
         fit(_how_fast(state, progress, sums, now), width),
         fit(_what_else(state, progress, width), width),
     ]
 
 
-def _how_far(state: model.State, progress: Progress, now: float, width: int) -> Line:
+def _how_far(state: model.State, progress: Progress, width: int) -> Line:
     """Done of all, a bar, and whether anything is at work."""
-    faded = model.stale(state, now)
     ended = progress.status in ("done", "stopped", "failed")
     status = progress.status if state.run.alive or ended else "not running"
-    style = "dim" if faded else _STATUS.get(status, "bad")
+    style = _STATUS.get(status, "bad")
     share = progress.completed / progress.total if progress.total else None
     title: list[Part] = [
-        (f"{progress.completed:,}", "bold strong" if not faded else "dim"),
+        (f"{progress.completed:,}", "bold strong"),
         (f" / {progress.total:,} ", "dim"),
         (percent(share, 1), f"bold {style}"),
     ]
@@ -82,33 +92,38 @@ def _how_fast(
     """When done, and the rates; those of a run that is not alive were another time's."""
     when: list[Part] = []
     between: list[Part] = []
-    estimate = model.eta(state, now)
+    estimate = model.eta(state)
     alive = state.run.alive
     if progress.status == "done":
         when = [("done", "bold good"), (f" in {hours(progress.elapsed_hours)}", "dim")]
     elif estimate.hours is not None and alive:
         over = state.target.alerts.eta_hours_over if state.target else None
         tone = "bold bad" if over is not None and estimate.hours > over else "bold strong"
-        when = [
-            ("done ", "dim"),
-            (moment(estimate.at, now), tone),
-            (" in ", "dim"),
-            (hours(estimate.hours), tone),
-        ]
-        if estimate.low is not None and estimate.high is not None:
-            low, high = hours(estimate.low), hours(estimate.high)
-            if low != high:
-                between = [(f"{low.removesuffix(' h')}–{high}", "dim")]
+        when = [("done ", "dim"), (moment(estimate.at, now), tone)]
+        if model.stale(state, now):
+            when.append((f" as of {moment(model.told_at(state), now)}", "dim"))
+        else:
+            when += [(" in ", "dim"), (hours(estimate.hours), tone)]
+            if estimate.low is not None and estimate.high is not None:
+                low, high = hours(estimate.low), hours(estimate.high)
+                if low != high:
+                    between = _pair("to go", f"{low.removesuffix(' h')}–{high}", "text")
     speed = progress.tok_s if alive and progress.tok_s is not None else sums.gen_tok_s
     overall = model.overall_rate(progress)
+    rate: list[Part] = []
+    if alive:
+        rate = _pair("prompts/s", number(progress.rate_per_sec, 2))
+        rate += [(f", {number(overall, 2)} overall", "dim")] if overall else []
+    elif overall:
+        rate = _pair("prompts/s overall", number(overall, 2), "text")
+    answer = progress.avg_output_tokens
     return [
         when,
-        _pair("prompts/s", number(progress.rate_per_sec, 2)) if alive else [],
+        rate,
         _pair("tok/s", number(speed)),
         between,
         _pair("slots", f"{sums.running}/{sums.max_running}") if sums.max_running else [],
-        _pair("overall", f"{number(overall, 2)}/s", "text") if overall else [],
-        _pair("tok/answer", number(progress.avg_output_tokens), "text"),
+        _pair("tok/answer", number(answer), "text") if answer else [],
         _pair("kW", number(sums.power_w / 1000, 1), "text") if sums.power_w else [],
     ]
 
@@ -120,6 +135,7 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
     def count(label: str, value: int) -> list[Part]:
         return _pair(label, f"{value:,}", "text") if value else []
 
+    alive = state.run.alive
     failures = model.by_count(progress.failures)
     retries = model.by_count(progress.retries, 2)
     lost: list[Part] = [
@@ -129,14 +145,15 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
     ]
     s3: list[Part] = []
     if (state.target is not None and state.target.run.s3.bucket) or progress.s3_uploaded:
-        s3 = [("S3 ", "dim"), (f"{progress.s3_uploaded:,}", "text"), (" files ", "dim")]
-        s3.append((size(progress.s3_bytes), "text"))
+        s3 = [("S3 ", "dim"), (f"{progress.s3_uploaded:,}", "text"), (" files", "dim")]
+        s3.append((f" {size(progress.s3_bytes)}" if width > 100 else "", "text"))
+        still = state.time - state.uploads[1]
         if progress.s3_error:
-            s3.append((f" {progress.s3_error}", "bad"))
+            s3.append((f" {visible(progress.s3_error)}", "bad"))
         elif progress.not_in_s3:
-            s3.append((f" {progress.not_in_s3:,} behind", "dim"))
-    alive = state.run.alive
-    disk = state.host.disk_free
+            s3.append((f", {progress.not_in_s3:,} records wait", "dim"))
+            if alive and still > STUCK_S:
+                s3.append((f", no file for {duration(still)}", "warn"))
     return [
         lost,
         s3,
@@ -146,8 +163,22 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
         _pair("in flight", f"{progress.in_flight:,}", "text") if alive else [],
         _pair("batches", f"{progress.batch_files:,}", "text"),
         [("sent again: ", "dim"), (retries, "text")] if retries else [],
-        [("disk free ", "dim"), (size(disk), "text")] if disk else [],
+        *_host(state.host),
     ]
+
+
+def _host(host: HostState) -> list[list[Part]]:
+    """What the container has left."""
+    used, whole = host.memory_used, host.memory_total
+    memory: list[Part] = []
+    if used is not None and whole:
+        tone = "bad" if used > 0.95 * whole else "warn" if used > 0.85 * whole else "text"
+        memory = [("RAM ", "dim"), (f"{used / GIB:,.0f}/{whole / GIB:,.0f} GiB", tone)]
+    disk: list[Part] = [("disk free ", "dim"), (size(host.disk_free), "text")]
+    cpu: list[Part] = [("CPU ", "dim"), (percent(host.cpu), "text")]
+    if host.load_1m is not None:
+        cpu += [(" load ", "dim"), (number(host.load_1m, 1), "text")]
+    return [memory, disk if host.disk_free else [], cpu if host.cpu is not None else []]
 
 
 class ProgressHeader(Painted):

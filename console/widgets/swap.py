@@ -211,7 +211,7 @@ class SwapPanel(Painted):
         width = max(20, self.app.size.width - 2)
         if swap.state == "done" and pair is not None:
             return len(done_lines(swap, pair, width))
-        now = model.agent_now(state, self.app.now())
+        now = model.told_now(state, self.app.now())
         return len(swap_lines(swap, now, width, 99))
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -220,7 +220,7 @@ class SwapPanel(Painted):
         swap = state.swap
         if swap is None:
             return []
-        now = model.agent_now(state, self.app.now())
+        now = model.told_now(state, self.app.now())
         pair = model.swap_pair(state)
         if swap.state == "done" and pair is not None:
             return done_lines(swap, pair, width)

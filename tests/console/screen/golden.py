@@ -41,6 +41,7 @@ from console.watch import Source
 from console.widgets.chart import Chart
 from remote.journal import SCHEMA, TARGET
 from remote.protocol import (
+    SERIES,
     Alert,
     Epoch,
     Flags,
@@ -51,7 +52,7 @@ from remote.protocol import (
     TargetSpec,
 )
 from remote.recording import Recording
-from remote.samples import SERIES, Sample
+from remote.samples import Sample
 from remote.since import Seen
 from tests.console.screen.story import BEGAN, Story
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
+import console.app
 from console import away, prefs
 from console.app import StokerApp
 from console.model import Link, State, reduce
-from console.prefs import Prefs, Seen
+from console.prefs import Seen
 from console.screens.away import AwayScreen
 from console.screens.run import RunScreen
 from remote.protocol import Event
+from tests.console.screen.driver import driven
 from tests.console.screen.story import BEGAN, Story, connect
 
 
@@ -75,7 +78,7 @@ async def test_the_panel_comes_by_itself_after_a_night(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     now = time.time()
-    prefs.write(Prefs(seen={"ct200": Seen(now - 30_000, 2, 1_000, 1.9, now + 3_600)}))
+    prefs.keep(seen={"ct200": Seen(now - 30_000, 2, 1_000, 1.9, now + 3_600)})
     app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, AwayScreen))
@@ -91,3 +94,67 @@ async def test_the_panel_comes_by_itself_after_a_night(
         await pilot.press("g")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
     assert prefs.read().seen["ct200"].time >= now
+
+
+async def test_the_panel_comes_again_after_a_night_with_the_console_open() -> None:
+    """The laptop slept: what it tells of is the time since the link was gone, not since the last
+    session; a short cut tells nothing."""
+    async with driven() as one:
+        story, app = one.story, one.app
+        app.front.looked = True
+        done, now = int(story.done), story.now
+        story.lose()
+        story.advance(60)
+        story.find()
+        await one.until(lambda: app.state.time > now + 50)
+        assert len(app.screen_stack) == 1
+        await one.until(lambda: app.state.events)
+        story.lose()
+        story.on_message, hear = (lambda message: None), story.on_message
+        story.advance(3_600)
+        story.say("server.failed", "GPU 3: out of memory", gpu=3, level="error")
+        story.advance(3_600)
+        story.on_message = hear
+        story.find()
+        await one.until(lambda: isinstance(app.screen, AwayScreen))
+        await one.sees("You were away 2h0")
+        await one.sees("1 server deaths: GPU 3")
+        told = re.search(r"([0-9,]+) prompts were done", one.screen())
+        assert told is not None
+        assert int(told[1].replace(",", "")) < story.done - done
+        await one.keys("space")
+        await one.keys("w")
+        await one.sees("You were away 2h0")
+
+
+async def test_a_dialog_is_not_covered_by_the_panel() -> None:
+    """Whoever was in one is told which key tells."""
+    async with driven() as one:
+        await one.keys("question_mark")
+        one.story.lose()
+        one.story.advance(3_600)
+        one.story.find()
+        await one.sees("w tells what happened")
+        assert not isinstance(one.app.screen, AwayScreen)
+
+
+async def test_a_console_that_is_killed_has_remembered_and_forgets_nothing_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each minute, by target; one whose link is gone does not put an old look over a newer one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(console.app, "KEEP_S", 0.2)
+    now = time.time()
+    app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
+    async with app.run_test(size=(100, 30)) as pilot:
+        prefs.keep(theme="light", seen={"ct300": Seen(now - 5)})
+        await until(pilot, lambda: prefs.read().seen.get("ct200", Seen()).time >= now)
+        assert prefs.read().seen["ct300"] == Seen(now - 5)
+        assert prefs.read().theme == "light"
+        assert isinstance(app.front.feed, Story)
+        app.front.feed.lose()
+        await pilot.pause(0.5)
+        prefs.keep(seen={"ct200": Seen(now + 9_000)})
+        await pilot.pause(0.5)
+    assert prefs.read().seen["ct200"] == Seen(now + 9_000)

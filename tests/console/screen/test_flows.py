@@ -56,9 +56,12 @@ async def test_every_gpu_is_on_the_screen(size: tuple[int, int], gpus: int) -> N
     async with driven(size, gpus=gpus) as one:
         cards = one.app.screen.query_one(Cards)
         if size[1] >= 24:
-            await one.until(lambda: "do not fit" not in one.screen())
-            shown = {cards.gpu_at(x, y) for x in range(size[0]) for y in range(cards.size.height)}
-            assert shown >= set(range(gpus))
+            columns, every = range(size[0]), set(range(gpus))
+
+            def shown() -> set[int | None]:
+                return {cards.gpu_at(x, y) for x in columns for y in range(cards.size.height)}
+
+            await one.until(lambda: shown() >= every and "do not fit" not in one.screen())
         text = one.screen()
         assert f"{one.app.state.progress.completed:,}"[:-2] in text  # type: ignore[union-attr]
         assert all(len(line) <= size[0] for line in text.splitlines())
