@@ -12,20 +12,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from remote.protocol import GpuState, History, ServerState
-
-SERIES = (
-    "gen_tok_s",
-    "kv_usage",
-    "mamba_usage",
-    "running",
-    "queued",
-    "temperature_c",
-    "power_w",
-    "memory_used_mib",
-    "utilization",
-)
-"""Order of the series in a packed row; new ones only at the end."""
+from remote.protocol import CARD_SERIES, SERIES, SERVER_SERIES, GpuState, History, ServerState
 
 KEEP: dict[int, float] = {1: 2 * 3600.0, 10: 48 * 3600.0, 60: 60 * 86400.0}
 """Seconds between samples → for how many seconds such samples are kept."""
@@ -69,10 +56,10 @@ def sample(
             data[SERIES.index(name) * gpus + gpu] = value
 
     for server in servers:
-        for name in SERIES[:5]:
+        for name in SERVER_SERIES:
             put(name, server.gpu, getattr(server, name))
     for card in cards:
-        for name in SERIES[5:]:
+        for name in CARD_SERIES:
             put(name, card.gpu, getattr(card, name))
     return Sample(int(time), gpus, data)
 

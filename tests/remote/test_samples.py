@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote import samples
-from remote.protocol import GpuState, ServerState
-from remote.samples import KEEP, SERIES, Sample
+from remote.protocol import SERIES, GpuState, ServerState
+from remote.samples import KEEP, Sample
 
 WHEN = 1_800_000_000
 
