@@ -81,10 +81,11 @@ class Generation:
         self.prompts = prompts
         self.log = folder.with_suffix(".log")
         self.process: subprocess.Popen[bytes] | None = None
+        self.module = ["remote.generate"]
 
     def start(self, *servers: Served | str, options: tuple[str, ...] = ()) -> None:
         """Start or resume."""
-        command = [sys.executable, "-m", "remote.generate", "--prompts", str(self.prompts)]
+        command = [sys.executable, "-m", *self.module, "--prompts", str(self.prompts)]
         command += ["--output", str(self.folder)]
         for server in servers:
             command += ["--server", server if isinstance(server, str) else server.url]
@@ -97,6 +98,12 @@ class Generation:
                 env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},
                 start_new_session=True,
             )
+
+    def fault(self, **fault: Any) -> None:
+        """Have its disk be faulty from the next start on (:mod:`.faulty`); or well again."""
+        self.module = ["remote.generate"]
+        if fault:
+            self.module = ["tests.remote.generate.faulty", json.dumps(fault)]
 
     def wait(self, timeout: float = 60) -> int:
         """Its exit status."""

@@ -23,6 +23,8 @@ class Gate:
         self.refuse: tuple[int, str] | Literal["hang up", ""] = ""
         self.on_put: Callable[[Step], None] = lambda step: None
         """May raise :class:`ConnectionError`: it goes no further."""
+        self.key = ""
+        """The one access key that has not expired; empty: any will do."""
         self.stored: list[str] = []
         """Paths of the objects that were put, in order."""
         self.heads: list[str] = []
@@ -43,6 +45,9 @@ class Gate:
                     gate.heads.append(urlsplit(self.path).path)
                 if put:
                     gate.on_put("received")
+                if gate.key and f"Credential={gate.key}/" not in self.headers["authorization"]:
+                    self.answer(400, [], _WORDS.format(code="ExpiredToken").encode())
+                    return
                 if gate.refuse == "hang up":
                     self.close_connection = True
                     return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import signal
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -345,13 +344,9 @@ def test_retention(
     assert not report.violations, report.violations
 
 
-@pytest.mark.parametrize(
-    ("step", "after"),
-    [("received", 0.0), ("stored", 0.0), ("answered", 0.0), ("answered", 0.05), ("answered", 0.1)],
-)
-def test_killed_at_every_step_of_an_upload(
+@pytest.mark.parametrize("step", ["received", "stored", "answered"])
+def test_killed_while_a_batch_goes_up(
     step: Step,
-    after: float,
     serve: Callable[..., Served],
     generation: Callable[..., Generation],
     gate: Gate,
@@ -360,7 +355,7 @@ def test_killed_at_every_step_of_an_upload(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before S3 has it, before the run hears of it, before the manifest, before the deletion."""
+    """Before S3 has it, before the answer goes out, and right after that."""
     run = generation(600)
     server = serve(delay=0.0)
     told = options(gate.url, bucket, tmp_path)
@@ -369,7 +364,6 @@ def test_killed_at_every_step_of_an_upload(
     def kill(now: Step) -> None:
         if now == step and not killed:
             killed.append(now)
-            time.sleep(after)
             run.kill()
             raise ConnectionAbortedError
 
@@ -377,11 +371,87 @@ def test_killed_at_every_step_of_an_upload(
     run.start(server, options=(*told, "--delete-uploaded"))
     assert run.wait() == -signal.SIGKILL
     assert killed
+    assert len(gate.stored) == (step != "received")
     run.start(server, options=(*told, "--delete-uploaded"))
     assert run.wait() == 0, run.text()
     assert sorted(gate.stored) == sorted(set(gate.stored)), "nothing is put twice"
     assert len(gate.stored) == 2
     assert not list(run.folder.glob("completions_*"))
+    clean(run, s3_url, monkeypatch)
+
+
+FIRST = "completions_000001.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "here"),
+    [
+        ({"die": "write", "name": "manifest.jsonl", "text": '"state":"uploaded"'}, "sealed", True),
+        (
+            {"die": "write", "name": "manifest.jsonl", "text": '"state":"local_deleted"'},
+            "uploaded",
+            True,
+        ),
+        ({"die": "unlink", "name": FIRST}, "local_deleted", True),
+        ({"die": "unlink", "name": FIRST, "after": True}, "local_deleted", False),
+    ],
+    ids=["before the manifest", "before it says deleted", "before the deletion", "after it"],
+)
+def test_killed_between_the_upload_and_the_deletion(
+    fault: dict[str, Any],
+    state: str,
+    here: bool,
+    serve: Callable[..., Served],
+    generation: Callable[..., Generation],
+    gate: Gate,
+    s3_url: str,
+    bucket: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the manifest says then, and whether the file is still here; the next start ends it."""
+    run = generation(600)
+    server = serve(delay=0.0)
+    told = options(gate.url, bucket, tmp_path)
+    run.fault(**fault)
+    run.start(server, options=(*told, "--delete-uploaded"))
+    assert run.wait() == -signal.SIGKILL
+    states = {line["name"]: line["state"] for line in run.lines("manifest.jsonl")}
+    assert states[FIRST] == state
+    assert (run.folder / FIRST).exists() == here
+    assert gate.stored[0].endswith(FIRST)
+    run.fault()
+    run.start(server, options=(*told, "--delete-uploaded"))
+    assert run.wait() == 0, run.text()
+    assert len(gate.stored) == len(set(gate.stored)) == 2, "nothing is put twice"
+    assert not list(run.folder.glob("completions_*"))
+    assert len(run.lines("manifest.jsonl")) == 6
+    clean(run, s3_url, monkeypatch)
+
+
+def test_credentials_that_are_renewed_on_disk_are_taken_up(
+    serve: Callable[..., Served],
+    generation: Callable[..., Generation],
+    gate: Gate,
+    s3_url: str,
+    bucket: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of before have expired in the middle of the run: it goes on with the new ones."""
+    run = generation(1200)
+    told = options(gate.url, bucket, tmp_path)
+    server = serve(delay=0.2)
+    run.start(server, options=told)
+    wait_for(lambda: gate.stored, 40)
+    gate.key = "renewed"
+    wait_for(lambda: "have expired" in run.progress().get("s3_error", ""), 40)
+    assert len(gate.stored) == 1
+    keys = tmp_path / "keys"
+    keys.write_text(keys.read_text().replace("ACCESS_KEY_ID=stand-in", "ACCESS_KEY_ID=renewed"))
+    assert run.wait() == 0, run.text()
+    assert run.progress()["s3_error"] == ""
+    assert len(gate.stored) == len(set(gate.stored)) == 3
     clean(run, s3_url, monkeypatch)
 
 
