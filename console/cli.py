@@ -62,11 +62,17 @@ def _failed(error: Exception) -> int:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """Options with ``handler`` set; argparse leaves with status 2 on a mistake."""
-    parser, verbs = _parser()
     position = _first_word(words)
+    if position is None and not {"-h", "--help", "--version"} & set(words):
+        return _console_parser().parse_args(words)  # the verbs' parsers take their time to make
+    if position is not None:
+        from console.config import VERBS
+
+        if words[position] not in VERBS:
+            return _console_parser().parse_args(words)
+    parser, verbs = _parser()
     if position is None:
-        wanted = {"-h", "--help", "--version"} & set(words)
-        return (parser if wanted else _console_parser()).parse_args(words)
+        return parser.parse_args(words)
     if words[position] not in verbs:
         return _console_parser().parse_args(words)
     if words[position] == "prepare":
@@ -301,6 +307,9 @@ def _go(verb: Awaitable[int]) -> int:
 def _console(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
+    from console import quiet
+
+    quiet.begin()
     settings = _settings(options)
     first = settings.first(options.target)
     targets = list(settings.targets.values())

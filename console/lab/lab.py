@@ -490,6 +490,7 @@ async def _console(options: Options, *, debug: bool) -> int:
     from console.lab import job
     from console.launch import check_terminal
     from console.link.deploy import deploy
+    from console.watch import Source
 
     def say(text: str) -> None:
         print(text, flush=True)
@@ -498,7 +499,8 @@ async def _console(options: Options, *, debug: bool) -> int:
     async with Lab(options, say) as lab:
         say(f"the lab is up in {lab.folder} (simulated hardware)")
         say(await deploy(lab.target))
-        app = StokerApp(connect_agent(lab.target), name=lab.target.name, tracebacks=debug)
+        source = Source(lab.target.name, connect_agent(lab.target), target=lab.target)
+        app = StokerApp([source], tracebacks=debug)
         complaints: list[str] = []
 
         def complain(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
+from textual.compose import compose
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -21,13 +22,25 @@ class StokerScreen(Screen[None]):
     app: StokerApp
     SCREEN: ClassVar[str] = ""
     AUTO_FOCUS = ""
+    _whole = False
+    """Whether its body is made."""
 
     def compose(self) -> ComposeResult:
         """See :class:`Screen`."""
         yield TopBar(self.SCREEN)
-        yield from self.body()
+        if self.app.up:
+            self._whole = True
+            yield from self.body()
         yield ReplayBar()
         yield KeyBar(self.SCREEN)
+
+    def complete(self) -> None:
+        """Make what lies between the bars, of a screen that was painted without it: the console's
+        first frame does not wait for that."""
+        if not self._whole:
+            self._whole = True
+            self.mount_all(compose(self, self.body()), after=self.query_one(TopBar))
+            self.call_after_refresh(self.show)
 
     @property
     def rows(self) -> int:
@@ -45,7 +58,7 @@ class StokerScreen(Screen[None]):
 
     def show(self) -> None:
         """Paint the app's state; called about once a second while in front."""
-        if not self.is_attached or not self.query(KeyBar):
+        if not self.is_attached or not self._whole or not self.query(KeyBar):
             return  # not composed yet
         self.query_one(ReplayBar).display = self.app.replay is not None
         self.lay_out()
