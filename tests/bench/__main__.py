@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import client, kills, mission, peers, scale, slots
+from tests.bench.judge import Bar, judged
 from tests.bench.tools import machine
 
-BARS: tuple[tuple[str, str, float], ...] = (
+BARS: tuple[Bar, ...] = (
     ("client.stoker.cpu_s_per_1000", "<", 1.3),
     ("client.cpu_to_bare", "<", 4.5),
     ("client.rate_to_unsynced", ">", 0.9),
@@ -58,21 +59,6 @@ def plan(*, quick: bool, venvs: str) -> dict[str, Callable[[], dict[str, Any]]]:
     }
 
 
-def judged(found: dict[str, Any]) -> list[str]:
-    """A line for each bar; one whose number was not measured does not hold."""
-    lines = []
-    for place, side, bar in BARS:
-        value: Any = found
-        for word in place.split("."):
-            value = value.get(word) if isinstance(value, dict) else None
-        if value is None:
-            lines.append(f"not measured: {place} {side} {bar:g}")
-        else:
-            good = value < bar if side == "<" else value > bar
-            lines.append(f"{'holds ' if good else 'MISSED'} {place} = {value} {side} {bar:g}")
-    return lines
-
-
 def main() -> int:
     """Run, write after each, judge."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
@@ -92,7 +78,7 @@ def main() -> int:
         found[name] = {**benches[name](), "load": machine()["load"]}
         found[name]["took_s"] = round(time.monotonic() - began)
         chosen.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    lines = judged(found)
+    lines = judged(found, BARS)
     print("\n".join(lines))
     return 1 if any(line.startswith("MISSED") for line in lines) else 0
 

@@ -1,43 +1,58 @@
-"""What the console costs, in a real terminal on a real agent.
+"""What the console costs, in a real terminal.
 
-    python -m tests.bench.tui [--seconds 20] [--rates 0,1000,10000,100000]
+    python -m tests.bench.tui [--json FILE] [--only NAME …] [--quick]
 
-Starts an agent on this machine in a temporary workspace (no hop), opens the console under a
-pseudo-terminal of 200x50 and measures: start to the first paint, against an empty Textual app in
-the same run; start to the first live data; CPU at rest and on the fleet screen; with eight log
-panes fed from files at so many lines a second in all: CPU and the time from a key to its effect on
-the screen; bytes a second over the link at rest; and memory over the messages of 24 hours.
-One JSON line a measurement.
+``start``: to the first paint, against an empty Textual app, taken in turns, and to the first live
+data; both from byte code that is there already, as in an installed program. ``fleet``: the console
+on the lab over SSH and ``pct``, eight simulated servers and cards behind a real agent, plots and
+all: CPU with a run at work, CPU and the link's bytes with the run paused, and the time from a key
+to its effect. ``panes``: eight logs fed from files at so many lines a second in all, CPU and keys.
+``day``: memory over the messages of 24 hours. Each number that has a bar is listed with it at the
+end; exit status 1 where one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import fcntl
-import gc
 import json
 import os
-import pty
-import re
-import select
+import random
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
+from console.config import Target
+from console.lab import job
+from console.lab.lab import Lab, Options
+from console.link.client import Client
+from console.session import session
+from remote.protocol import Message, RunControl, Subscribe, encode
+from tests.bench.judge import Bar, judged
+from tests.bench.terminal import ROOT, Terminal
+from tests.bench.tools import machine
+from tests.ending import end_all_in
 
-from console.config import load
+RATES = (0, 1_000, 10_000, 100_000)
+"""Lines a second of all eight logs together."""
 
-ROOT = Path(__file__).parents[2]
-COLUMNS, ROWS = 200, 50
+BARS: tuple[Bar, ...] = (
+    ("start.ratio", "<", 1.3),
+    ("fleet.live.cpu_percent", "<", 8),
+    ("fleet.live.keys.p99_ms", "<", 100),
+    ("fleet.live.link_kb_s", "<", 8),
+    ("fleet.paused.cpu_percent", "<", 3),
+    ("fleet.paused.link_kb_s", "<", 8),
+    *((f"panes.{rate}.keys.p99_ms", "<", 100.0) for rate in RATES),
+    ("day.growth_percent", "<", 10),
+    ("day.last_mb", "<", 200),
+)
 
 EMPTY = """
 from textual.app import App
@@ -70,281 +85,223 @@ while True:
 """
 
 
-class Terminal:
-    """A child under a pseudo-terminal, everything it paints, and its keys."""
-
-    def __init__(self, command: list[str], env: dict[str, str]) -> None:
-        main, side = pty.openpty()
-        fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.began = time.perf_counter()
-        self.process = subprocess.Popen(
-            command, stdin=side, stdout=side, stderr=side, env=env, cwd=ROOT, start_new_session=True
-        )
-        os.close(side)
-        self.main = main
-        self.tail = b""
-        self.bytes = 0
-
-    def read(self, seconds: float) -> bytes:
-        """What comes within a time; returns as soon as something came."""
-        ready, _, _ = select.select([self.main], [], [], max(0.0, seconds))
-        if not ready:
-            return b""
-        try:
-            data = os.read(self.main, 1 << 20)
-        except OSError:
-            return b""
-        self.bytes += len(data)
-        self.tail = (self.tail + data)[-(1 << 20) :]
-        return data
-
-    def until(self, wanted: str, seconds: float = 60) -> float:
-        """Wait until a text was painted; seconds since the call."""
-        began = time.perf_counter()
-        pattern = re.compile(wanted.encode())
-        seen = b""
-        while (left := seconds - (time.perf_counter() - began)) > 0:
-            seen = seen[-4096:] + self.read(min(left, 0.5))
-            if pattern.search(seen):
-                return time.perf_counter() - began
-        last = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", self.tail)[-1500:]
-        raise SystemExit(f"{wanted!r} was not painted within {seconds} s; last: {last!r}")
-
-    def drain(self, seconds: float) -> None:
-        """Take what is painted for a time."""
-        end = time.perf_counter() + seconds
-        while (left := end - time.perf_counter()) > 0:
-            self.read(left)
-
-    def keys(self, text: str) -> None:
-        """Type."""
-        os.write(self.main, text.encode())
-
-    def cpu(self) -> float:
-        """CPU seconds of the console and what it started."""
-        process = psutil.Process(self.process.pid)
-        total = 0.0
-        for one in [process, *process.children(recursive=True)]:
-            times = one.cpu_times()
-            total += times.user + times.system
-        return total
-
-    def rss_mb(self) -> float:
-        """Resident memory of the console's own process."""
-        return float(psutil.Process(self.process.pid).memory_info().rss) / (1 << 20)
-
-    def share(self, seconds: float) -> dict[str, float]:
-        """CPU in percent of a core and bytes painted a second, over a time."""
-        cpu, painted, began = self.cpu(), self.bytes, time.perf_counter()
-        self.drain(seconds)
-        wall = time.perf_counter() - began
-        return {
-            "cpu_percent": round(100 * (self.cpu() - cpu) / wall, 1),
-            "painted_kb_s": round((self.bytes - painted) / wall / 1000, 1),
-        }
-
-    def close(self) -> None:
-        """Leave as a person would."""
-        self.keys("q")
-        end = time.perf_counter() + 5
-        while self.process.poll() is None and time.perf_counter() < end:
-            self.read(0.1)
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self.main)
+def environment(folder: Path) -> dict[str, str]:
+    """A terminal, folders and byte code of the measurement's own."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        **kept,
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+    }
 
 
-def end_all(folder: Path) -> None:
-    """End what was started on this folder: agent, consoles, writers."""
-    ours = []
-    for process in psutil.process_iter():
-        try:
-            if any(str(folder) in word for word in process.cmdline()):
-                ours += [*process.children(recursive=True), process]
-        except psutil.Error:
-            continue
-    for process in ours:
-        try:
-            process.terminate()
-        except psutil.Error:
-            continue
-    _, left = psutil.wait_procs(ours, timeout=3)
-    for process in left:
-        process.kill()
-
-
-def tell(name: str, **values: Any) -> None:
-    """One result."""
-    print(json.dumps({"what": name, **values}), flush=True)
+def console(config: Path) -> list[str]:
+    """The command that opens it."""
+    return [str(Path(sys.executable).with_name("stoker")), "--config", str(config)]
 
 
 def quantiles(times: list[float]) -> dict[str, float]:
     """Milliseconds."""
     times = sorted(times)
     return {
+        "presses": len(times),
         "median_ms": round(statistics.median(times) * 1000, 1),
         "p99_ms": round(times[min(len(times) - 1, int(0.99 * len(times)))] * 1000, 1),
         "max_ms": round(times[-1] * 1000, 1),
     }
 
 
-def key_to_screen(terminal: Terminal, presses: int = 60) -> dict[str, float]:
-    """From a key to its effect: holding shows `held` in the titles of eight panes."""
-    times = []
-    for _ in range(presses):
-        terminal.drain(0.15)
-        began = time.perf_counter()
-        terminal.keys(" ")
-        terminal.until("held", 10)
-        times.append(time.perf_counter() - began)
-        terminal.keys(" ")
+def keys(
+    terminal: Terminal, strokes: tuple[tuple[str, str], ...], presses: int
+) -> dict[str, float]:
+    """From a key to a text that only its effect paints: ``strokes`` in turn, an empty text for a
+    key that only leads back. At moments that no timer of the console's knows."""
+    times: list[float] = []
+    while len(times) < presses:
+        for key, effect in strokes:
+            terminal.drain(random.uniform(0.08, 0.25))
+            began = time.perf_counter()
+            terminal.keys(key)
+            if effect:
+                terminal.until(effect, 10)
+                times.append(time.perf_counter() - began)
     return quantiles(times)
 
 
-def first_paint(env: dict[str, str], command: list[str], wanted: str, rounds: int) -> list[float]:
-    """Seconds from start to a text, several times."""
-    times = []
-    for _ in range(rounds):
-        terminal = Terminal(command, env)
-        times.append(terminal.until(wanted))
-        terminal.close()
-    return times
+# --- start ---
 
 
-async def link_at_rest(config: Path, seconds: float) -> float:
-    """Bytes a second that the agent sends a console that only watches."""
-    from console.link.client import Client
-    from remote.protocol import Subscribe, encode
+def start(folder: Path, config: Path, rounds: int) -> dict[str, Any]:
+    """To the first paint and to live data."""
+    env = environment(folder)
+    ours, empty = console(config), [sys.executable, "-c", EMPTY]
+    wanted = {
+        "empty_app_s": (empty, "empty"),
+        "first_paint_s": (ours, "stoker"),
+        "first_live_data_s": (ours, "connected|read-only"),
+    }
+    times: dict[str, list[float]] = {name: [] for name in wanted}
+    for turn in range(rounds + 1):
+        for name, (command, text) in wanted.items():
+            terminal = Terminal(command, env)
+            took = terminal.until(text)
+            terminal.close()
+            if turn:  # the first one writes the byte code
+                times[name].append(took)
+    found = {name: round(statistics.median(taken), 3) for name, taken in times.items()}
+    pairs = zip(times["first_paint_s"], times["empty_app_s"], strict=True)
+    ratio = statistics.median(paint / base for paint, base in pairs)
+    return {**found, "ratio": round(ratio, 2), "rounds": rounds}
 
+
+# --- fleet ---
+
+
+async def link(target: Target, seconds: float) -> float:
+    """Kilobytes a second that the agent sends a console that only watches."""
     total = 0
-    target = load(config).target(None)
 
-    def count(message: Any) -> None:
+    def count(message: Message) -> None:
         nonlocal total
         total += len(encode(message))
 
     client = Client(target, on_message=count, on_status=lambda _: None)
     running = asyncio.create_task(client.run())
     await client.subscribe(Subscribe(snapshots=True, events_after=0))
-    await asyncio.sleep(5)  # the first full snapshot is not rest
+    await asyncio.sleep(5)  # the first full snapshot and the past events are not the rest
     total = 0
     await asyncio.sleep(seconds)
     found = total / seconds
     await client.close()
     await running
-    return found
+    return round(found / 1000, 2)
 
 
-def memory_of_a_day() -> dict[str, float]:
-    """RSS after the messages of one hour and of twenty-four, all eight logs at 2 lines/s."""
-    from console import model
-    from console.trend import Trend
-    from remote.protocol import Event, Happened, LogPart
-    from tests.console.screen.story import Story
-
-    story = Story(lambda _: None, lambda _: None)
-    state = model.State()
-    recent, window = Trend(300, 150), Trend(72 * 3600, 400)
-    process = psutil.Process()
-    marks: dict[int, float] = {}
-    for second in range(24 * 3600):
-        story.now += 1
-        if second % 4 == 0:  # the sums are what grows; one snapshot in four says the same
-            snapshot = story.snapshot(full=False)
-            state = model.reduce(state, snapshot, story.now)
-            recent.add(state)
-            window.add(state)
-        for gpu in range(8):
-            part = LogPart(f"gpu{gpu}", 1, second, second + 1, [f"{second} a line " * 8] * 2)
-            state = model.reduce(state, part, story.now)
-        if second % 20 == 0:
-            event = Event(second + 1, story.now, "s3.uploaded", text="a batch of records")
-            state = model.reduce(state, Happened(event), story.now)
-        if second in (3599, 24 * 3600 - 1):
-            gc.collect()
-            marks[second] = process.memory_info().rss / (1 << 20)
-    first, last = marks.values()
-    return {
-        "hour_1_mb": round(first, 1),
-        "hour_24_mb": round(last, 1),
-        "growth_percent": round(100 * (last - first) / first, 1),
-    }
+async def fleet(folder: Path, seconds: float, presses: int) -> dict[str, Any]:
+    """The lab's eight servers, with a run at work and with the run paused."""
+    options = Options(gpus=8, count=100_000, speed=8.0, folder=folder / "lab", s3=False)
+    async with Lab(options) as lab:
+        await job.begin(lab, lambda _: None)
+        if await job.start(lab, lambda _: None):
+            raise SystemExit("no server of the lab came up")
+        terminal = Terminal(console(lab.toml), environment(folder))
+        terminal.until("connected")
+        terminal.drain(90)  # the verdict, and plots that have something to show
+        live: dict[str, Any] = terminal.share(seconds)
+        plots = (("m", "running requests"), ("m", "temperature"), ("m", "tok/s per GPU"))
+        live["keys"] = keys(terminal, plots, presses)
+        live["link_kb_s"] = await link(lab.target, seconds)
+        async with session(lab.target) as here:
+            await here.call(RunControl(do="pause"))
+        terminal.drain(60)  # what is in flight ends
+        paused: dict[str, Any] = terminal.share(seconds)
+        paused["link_kb_s"] = await link(lab.target, seconds)
+        live["rss_mb"] = round(terminal.rss_mb(), 1)
+        terminal.close()
+    return {"live": live, "paused": paused}
 
 
-def main() -> None:
-    """Measure everything."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.tui", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--rates", default="0,1000,10000,100000")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--skip-memory", action="store_true")
-    given = parser.parse_args()
+# --- panes ---
 
-    folder = Path(tempfile.mkdtemp(prefix="stoker-bench-"))
-    workspace = folder / "workspace"
-    logs = workspace / "sglang_logs"
+
+def workspace(folder: Path) -> tuple[Path, Path]:
+    """A target on this machine with eight logs and no server: its stoker.toml, its logs."""
+    place = folder / "workspace"
+    logs = place / "sglang_logs"
     logs.mkdir(parents=True)
     for gpu in range(8):
         (logs / f"sglang_gpu{gpu}.log").write_text("the first line\n")
     config = folder / "stoker.toml"
     config.write_text(
-        f'default = "bench"\n[targets.bench]\nssh = ""\nworkspace = "{workspace}"\n'
+        f'default = "bench"\n[targets.bench]\nssh = ""\nworkspace = "{place}"\n'
         f'agent_python = "{sys.executable}"\n[fleet]\ngpus = 8\nmodel = "none"\n'
     )
-    env = {
-        **os.environ,
-        "TERM": "xterm-256color",
-        "COLORTERM": "truecolor",
-        "XDG_STATE_HOME": str(folder / "state"),
-        "XDG_CONFIG_HOME": str(folder / "config"),
-    }
-    stoker = [str(Path(sys.executable).with_name("stoker")), "--config", str(config)]
-    deployed = subprocess.run(
-        [*stoker, "deploy"], env=env, capture_output=True, text=True, check=False
-    )
-    if deployed.returncode:
-        raise SystemExit(deployed.stderr.strip() or "the agent was not deployed")
-    try:
-        load_1m = round(os.getloadavg()[0], 1)
-        tell("machine", cores=psutil.cpu_count(), load_1m=load_1m)
-        empty = first_paint(env, [sys.executable, "-c", EMPTY], "empty", given.rounds)
-        paint = first_paint(env, stoker, "stoker", given.rounds)
-        live = first_paint(env, stoker, "connected|read-only", given.rounds)
-        base = statistics.median(empty)
-        tell(
-            "start",
-            empty_app_s=round(base, 3),
-            first_paint_s=round(statistics.median(paint), 3),
-            ratio=round(statistics.median(paint) / base, 2),
-            first_live_data_s=round(statistics.median(live), 3),
-        )
-        terminal = Terminal(stoker, env)
-        terminal.until("connected|read-only")
-        terminal.drain(5)
-        tell("fleet, nothing changes", **terminal.share(given.seconds))
-        terminal.keys("l")
-        terminal.until("the first line")
-        for rate in [int(r) for r in given.rates.split(",")]:
-            writer = None
-            if rate:
-                writer = subprocess.Popen([sys.executable, "-c", WRITER, str(logs), str(rate)])
-                terminal.drain(3)
-            found = terminal.share(given.seconds)
-            keys = key_to_screen(terminal)
-            tell("eight panes", lines_s=rate, **found, **keys, rss_mb=round(terminal.rss_mb(), 1))
+    env = environment(folder)
+    deploy = [*console(config), "deploy"]
+    done = subprocess.run(deploy, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr.strip() or "the agent was not deployed")
+    return config, logs
+
+
+def panes(folder: Path, config: Path, logs: Path, seconds: float, presses: int) -> dict[str, Any]:
+    """Eight panes at each rate: holding shows ``held`` in their titles."""
+    terminal = Terminal(console(config), environment(folder))
+    terminal.until("connected|read-only")
+    terminal.keys("l")
+    terminal.until("the first line")
+    found: dict[str, Any] = {}
+    for rate in RATES:
+        writer = None
+        if rate:
+            writer = subprocess.Popen([sys.executable, "-c", WRITER, str(logs), str(rate)])
+            terminal.drain(3)
+        try:
+            row: dict[str, Any] = terminal.share(seconds)
+            row["keys"] = keys(terminal, ((" ", "held"), (" ", "")), presses)
+            row["rss_mb"] = round(terminal.rss_mb(), 1)
+        finally:
             if writer is not None:
                 writer.kill()
                 writer.wait()
-        terminal.close()
-        at_rest = asyncio.run(link_at_rest(config, given.seconds))
-        tell("link at rest", kb_s=round(at_rest / 1000, 2))
-        if not given.skip_memory:
-            tell("memory", **memory_of_a_day())
+        found[str(rate)] = row
+        for log in logs.glob("*.log"):
+            os.truncate(log, 0)  # at a hundred thousand lines a second they fill a disk
+    terminal.close()
+    return found
+
+
+def day(hours: int) -> dict[str, Any]:
+    """In a process of its own, so that nothing else is in it."""
+    command = [sys.executable, "-m", "tests.bench.tui_day", "--hours", str(hours)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    """Measure, write after each, judge."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.tui", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="a tenth, to see that it runs")
+    chosen = parser.parse_args()
+    quick = chosen.quick
+    seconds, presses = (3.0, 30) if quick else (20.0, 300)
+    folder = Path(tempfile.mkdtemp(prefix="stoker-bench-"))
+    found: dict[str, Any] = {}
+    if chosen.json is not None and chosen.json.exists():
+        found = json.loads(chosen.json.read_text())  # with --only the others keep their numbers
+    found["machine"] = machine()
+    try:
+        config, logs = workspace(folder)
+        benches: dict[str, Callable[[], dict[str, Any]]] = {
+            "start": lambda: start(folder, config, 2 if quick else 9),
+            "fleet": lambda: asyncio.run(fleet(folder, seconds, presses)),
+            "panes": lambda: panes(folder, config, logs, seconds, presses),
+            "day": lambda: day(2 if quick else 24),
+        }
+        if unknown := set(chosen.only) - set(benches):
+            parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(benches)}")
+        for name in chosen.only or benches:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            found[name] = {**benches[name](), "load": machine()["load"]}
+            text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+            if chosen.json is not None:
+                chosen.json.write_text(text)
     finally:
-        end_all(folder)
+        end_all_in(folder)
         shutil.rmtree(folder, ignore_errors=True)
+    print(text)
+    lines = judged(found, BARS)
+    print("\n".join(lines))
+    return 0 if all(line.startswith("holds") for line in lines) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,7 +10,7 @@ import pytest
 
 from console import calls
 from remote.protocol import Event, Happened
-from tests.bench.tui import Terminal
+from tests.bench.terminal import Terminal
 from tests.console.screen.driver import driven
 from tests.console.screen.test_terminal import environment
 

@@ -1,24 +1,31 @@
-"""The console on a real agent, over SSH and `pct`, driven by keys: flags, restart, canary, targets.
+"""The console on a real agent, over SSH and `pct`, driven by keys: flags, restart, canary, targets,
+a cut link, what happened meanwhile, the whole of a log, prompts tried again.
 
 Servers and hardware are the lab's simulation; the link, the agent, the run and the swaps are real.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from textual.widgets import Input
 
 from console.app import ListedApp, StokerApp
 from console.feed import connect_agent
 from console.lab import job
 from console.lab.lab import Lab, Options
+from console.screens.ask import AskLine
+from console.screens.away import AwayScreen
 from console.screens.confirm import Confirm
 from console.screens.fleet import FleetScreen
 from console.screens.restart import RestartScreen
 from console.screens.targets import TargetsScreen, TargetTable
+from console.session import session
 from console.watch import Source
 from console.widgets.flag_table import FlagTable
+from console.widgets.log_pane import FilePane
 from tests.console.screen.driver import Driven, painted
 from tests.console.screen.story import Story
 
@@ -141,3 +148,113 @@ def _dead(lab: Lab):  # type: ignore[no-untyped-def]
 
     spec = lab.target.spec
     return replace(lab.target, name="gone", ssh="ops@127.0.0.1:9", spec=spec)
+
+
+LONG = "word " * 30_000
+"""More than the servers' context takes."""
+
+
+def write_prompts(path: Path, count: int) -> None:
+    """So many that are answered, and one that is refused."""
+    texts = [f"What is {n} times {n + 1}? Explain each step." for n in range(count)] + [LONG]
+    with path.open("w") as out:
+        for index, text in enumerate(texts):
+            prompt = {"id": index, "messages": [{"role": "user", "content": text}]}
+            out.write(json.dumps(prompt) + "\n")
+
+
+@pytest.mark.timeout(600)
+async def test_a_cut_link_and_what_happened_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link comes back by itself; the next console tells what the run did; a log is searched
+    and gone through on the far side; what was given up on gets another life."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    write_prompts(tmp_path / "prompts.jsonl", 600)
+    options = Options(
+        gpus=1, prompts=tmp_path / "prompts.jsonl", speed=120.0, folder=tmp_path / "lab", s3=False
+    )
+    async with Lab(options) as lab:
+        await job.begin(lab, lambda _: None)
+        await job.start(lab, lambda _: None)
+        app = StokerApp(connect_agent(lab.target), name="ct200", strict=True)
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            one = driven_on(app, pilot)
+            await one.until(lambda: app.state.progress is not None, 60)
+            await _cut(one, lab)
+        async with session(lab.target) as here:
+            await here.follow()
+            await here.until(
+                lambda: True if here.state.progress and not here.state.run.alive else None, 120
+            )
+        app = StokerApp(connect_agent(lab.target), name="ct200", strict=True)
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            one = driven_on(app, pilot)
+            await one.until(lambda: app.state.progress is not None, 60)
+            await one.keys("w")
+            await one.until(lambda: isinstance(app.screen, AwayScreen))
+            await one.sees("You were away")
+            await one.sees("prompts were done")
+            await one.keys("escape")
+            await _far_log(one, lab)
+            await _retry(one, lab)
+
+
+async def _cut(one: Driven, lab: Lab) -> None:
+    """Every SSH connection drops; the numbers go on where they stood."""
+    app = one.app
+    before = app.state.received
+    lab.cut()
+    await one.until(lambda: app.state.link.state == "reconnecting", 30)
+    await one.sees("the link was lost")
+    await one.until(lambda: app.state.link.state == "connected", 60)
+    await one.until(lambda: (app.state.received or 0) > (before or 0))
+    ids = [event.id for event in app.state.events]
+    assert ids == list(range(ids[0], ids[0] + len(ids)))
+
+
+async def _far_log(one: Driven, lab: Lab) -> None:
+    """The first lines of a log are long out of what is held here: found by a filter, and by
+    their time."""
+    app = one.app
+    await one.keys("0", "l")
+    await one.until(lambda: len(app.screen.query(FilePane)) == 1)
+    pane = app.screen.query_one(FilePane)
+    await one.until(lambda: pane.count > 100)
+    assert not any("fired up" in line for line in pane.held())
+    await one.keys("slash")
+    await one.until(lambda: isinstance(app.focused, Input))
+    await one.write("fired up")
+    await one.keys("enter")
+    await one.until(lambda: pane.count == 0)
+    await one.keys("pageup")
+    await one.until(lambda: any("fired up" in line for line in pane.held()))
+    await one.keys("escape")
+    log = lab.container.workspace / lab.target.spec.fleet.log_dir / "sglang_gpu0.log"
+    first = next(line for line in log.read_text().splitlines() if line.startswith("[20"))
+    await one.keys("T")
+    await one.until(lambda: isinstance(app.screen, AskLine))
+    await one.write(first[1:20])
+    await one.keys("enter")
+    await one.until(lambda: any(first[22:60] in line for line in pane.shown()))
+    await one.keys("escape", "f")
+
+
+async def _retry(one: Driven, lab: Lab) -> None:
+    """The one prompt that was refused is tried again, and refused again."""
+    app = one.app
+    await one.until(lambda: not app.state.run.alive)
+    assert app.state.progress is not None
+    assert (app.state.progress.completed, app.state.progress.failed) == (600, 1)
+    await one.keys("g", "R")
+    await one.until(lambda: isinstance(app.screen, Confirm))
+    await one.keys("y")
+    await one.until(lambda: not (lab.run / "failed.jsonl").exists(), 30)
+    assert list(lab.run.glob("failed*"))
+    began = app.state.progress.time
+    await one.keys("s")
+    await one.until(lambda: app.state.progress is not None and app.state.progress.time > began, 60)
+    await one.until(lambda: not app.state.run.alive and (lab.run / "failed.jsonl").exists(), 60)
+    found = (lab.run / "failed.jsonl").read_text().splitlines()
+    assert [json.loads(line)["index"] for line in found] == [600]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.tui import Terminal
+from tests.bench.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
 STORY = [sys.executable, "-m", "tests.console.screen.story", "--trouble"]
