@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from msgspec.structs import replace
 
 from remote.agent import epochs
+from remote.agent.firstminute import FirstMinute
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
 from remote.fleet.fleet import Fleet, FleetError
@@ -57,11 +58,10 @@ class Owner(Protocol):
     journal: Journal
     run: Run
     spec: TargetSpec | None
+    first_minute: FirstMinute
 
     async def fleet(self, spec: TargetSpec | None = None) -> Fleet: ...
     def emit(self, kind: str, text: str, *, level: str = "info", who: str = "") -> object: ...
-    def judge_soon(self, why: str, previous: Epoch | None) -> None: ...
-    def judge_not(self) -> None: ...
 
 
 @dataclass
@@ -323,7 +323,7 @@ class Actions:
         def show(state: Swap) -> None:
             self.swap = state
 
-        self._owner.judge_not()
+        self._owner.first_minute.not_now()
         try:
             done = await fleet.swap(swap, old=old, new=new, save=save, show=show)
         except Exception as error:
@@ -334,7 +334,7 @@ class Actions:
         self._owner.journal.put_epoch(replace(epoch, cost=spent(done)))
         self._tell_run_soon()
         if done.state == "done" and self._owner.run.alive:
-            self._owner.judge_soon("swap", old)
+            self._owner.first_minute.soon("swap", old)
         return f"swap {done.id} {done.state}" + (f": {done.text}" if done.text else "")
 
     # --- the run ---
@@ -364,7 +364,7 @@ class Actions:
         text = await self._go("run start", who, work, wait=60.0)
         epoch = epochs.current(fleet.infos(), self._owner.journal.epochs)
         await self.tell_run()
-        self._owner.judge_soon("start", epoch)
+        self._owner.first_minute.soon("start", epoch)
         return Done(text)
 
     async def _run_control(self, request: RunControl, who: str) -> Result:
@@ -381,7 +381,7 @@ class Actions:
         self._owner.emit("action", f"run {request.do}: {text}", who=who)
         if request.do == "resume":
             fleet = await self._owner.fleet()
-            self._owner.judge_soon(
+            self._owner.first_minute.soon(
                 "resume", epochs.current(fleet.infos(), self._owner.journal.epochs)
             )
         return Done(text)

@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import time
 from pathlib import Path
 
 import msgspec
 
-from remote import answers, batches, host, mix, samples, verdict
-from remote.agent import alerts, diff, epochs, logs, prune, search
+from remote import host, samples
+from remote.agent import alerts, diff, epochs, prune
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
+from remote.agent.firstminute import FirstMinute
 from remote.agent.lookers import Lookers
+from remote.agent.reading import Reader
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
+from remote.agent.target import read_spec, write_spec
 from remote.agent.webhook import Webhook
 from remote.agent.xids import Xids
-from remote.fleet.fleet import Fleet, FleetError
+from remote.fleet.fleet import Fleet
 from remote.fleet.timing import Timing
 from remote.generate import layout
 from remote.journal import CLOCK, TARGET, Journal
@@ -31,27 +33,17 @@ from remote.protocol import (
     Alert,
     AlertSpec,
     Done,
-    Epoch,
     Event,
-    Events,
     Get,
     Hello,
     HostState,
-    ReadAnswers,
-    ReadBatches,
-    ReadEvents,
-    ReadFlags,
-    ReadHistory,
     Reading,
-    ReadLog,
-    ReadMix,
     Request,
     Result,
     ServerInfo,
     ServerState,
     Shutdown,
     TargetSpec,
-    Verdict,
 )
 
 log = logging.getLogger("agent")
@@ -61,12 +53,6 @@ PRUNE_S = 3600.0
 EPOCHS_SHOWN = 20
 KEEP_EPOCH_S = 30.0
 """How often an epoch's growing numbers are written down."""
-VERDICT_RAMP_S, VERDICT_S = 10.0, 45.0
-"""After the first token: when servers count as filled, and when the verdict is given."""
-VERDICT = "verdict"
-"""The name under which the journal keeps the last one."""
-VERDICT_LEAST = 5
-"""Seconds of numbers without which a run that has ended gets no verdict."""
 
 
 class Agent:
@@ -90,14 +76,12 @@ class Agent:
         self._fleet: Fleet | None = None
         self._fleet_lock = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
+        self.first_minute = FirstMinute(self.journal, self.run, self.emit)
         self._actions = Actions(self)
+        self._reader = Reader(self)
         self._tally = epochs.Tally()
         self._epochs_kept: dict[int, float] = {}
-        self._first_minute: _FirstMinute | None = None
-        self._verdict: Verdict | None = None
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
-        self._mixer = mix.Mixer()
-        self._searching = asyncio.Lock()
         self._webhook = Webhook(lambda: self.spec, self._webhook_problem)
         self._lookers = Lookers(self.journal, self._webhook)
         self._xids = Xids(self.emit, self._gpus.buses)
@@ -112,7 +96,7 @@ class Agent:
     async def open(self) -> None:
         """Read back what the last agent left, and find what still runs."""
         await self.journal.open()
-        self._verdict = self.journal.noted(VERDICT, Verdict)
+        self.first_minute.read_back()
         self._lookers.read_back()
         self.emit("agent.started", f"agent {self.code[:12]} started, pid {os.getpid()}")
         spec = await asyncio.to_thread(read_spec, self.workspace.spec)
@@ -238,7 +222,8 @@ class Agent:
                 await self._actions.tell_run()
             infos, states = self._fleet.infos(), self._fleet.states()
             self._count(infos, states, now, seconds)
-            self._judge(infos, states, now)
+            if self.spec is not None:
+                self.first_minute.look(self.spec, infos, states, now)
         before, self._picture = self._picture, self._compose(now)
         self._tell_alerts(before.alerts, self._picture.alerts)
         self._lookers.look(self._picture)
@@ -264,7 +249,7 @@ class Agent:
             run=self.run.state(),
             epochs=[epochs.rounded(epoch) for epoch in known[-EPOCHS_SHOWN:]],
             swap=self._actions.swap,
-            verdict=self._verdict,
+            verdict=self.first_minute.last,
         )
         wrong = alerts.wrong(picture, self.journal.problem)
         found = alerts.since(self._picture.alerts, wrong, round(now, 3))
@@ -294,52 +279,6 @@ class Agent:
             else:
                 self.journal.epochs[epoch.id] = epoch
 
-    # --- the first-minute verdict ---
-
-    def judge_soon(self, why: str, previous: Epoch | None) -> None:
-        """Give a verdict once tokens have flowed for a while."""
-        if previous is not None and not previous.tok_s_per_gpu:
-            known = [e for e in self.journal.epochs.values() if e.tok_s_per_gpu]
-            previous = max(known, key=lambda e: e.id, default=None)
-        self._first_minute = _FirstMinute(why, previous)
-
-    def judge_not(self) -> None:
-        """A change is under way: no verdict on what is neither old nor new."""
-        self._first_minute = None
-
-    def _judge(self, infos: list[ServerInfo], states: list[ServerState], now: float) -> None:
-        minute = self._first_minute
-        if minute is None or self.spec is None:
-            return
-        flowing = any(s.gen_tok_s and s.running for s in states if s.state == "ready")
-        if self.run.alive and flowing:
-            minute.first_token = minute.first_token or now
-            if now - minute.first_token >= VERDICT_RAMP_S:
-                minute.states.append(states)
-        if minute.first_token is None:
-            if not self.run.alive and now - minute.began > 60:
-                self._first_minute = None
-            return
-        if self.run.alive and now - minute.first_token < VERDICT_S:
-            return
-        self._first_minute = None
-        if len(minute.states) < VERDICT_LEAST:
-            return
-        self._verdict = verdict.judge(
-            verdict.Minute(
-                states=minute.states,
-                infos=infos,
-                progress=self.run.progress,
-                max_tokens=self.spec.run.max_tokens,
-                previous=minute.previous,
-            ),
-            now=round(now, 3),
-            eta_hours_over=self.spec.alerts.eta_hours_over,
-        )
-        self.journal.note(VERDICT, self._verdict)
-        level = "warning" if self._verdict.good is False else "info"
-        self.emit("verdict", f"after {minute.why}: {self._verdict.text}", level=level)
-
     # --- what connections show ---
 
     def picture(self) -> Picture:
@@ -352,17 +291,11 @@ class Agent:
 
     def log_path(self, source: str) -> Path | None:
         """The file of a log source, None where there is no such source."""
-        if source == "agent":
-            return self.workspace.agent_log
-        if source == "run":
-            return self.workspace.run_log
-        match = re.fullmatch(r"gpu(\d{1,3})", source)
-        if match is None or self.spec is None or int(match[1]) >= self.spec.fleet.gpus:
-            return None
-        gpu = int(match[1])
-        said = next((i.log for i in self._picture.infos if i.gpu == gpu and i.log), "")
-        folder = self.workspace.root / self.spec.fleet.log_dir
-        return folder / (said or f"sglang_gpu{gpu}.log")
+        return self._reader.log_path(source)
+
+    def infos(self) -> list[ServerInfo]:
+        """What was known last of the servers."""
+        return self._picture.infos
 
     @property
     def first_event(self) -> int:
@@ -409,83 +342,13 @@ class Agent:
         match request:
             case Get():
                 return diff.full(self._compose(time.time()), round(time.time(), 3), 0)
-            case ReadLog():
-                return await self._read_log(request)
-            case ReadHistory():
-                until = request.until or time.time()
-                if not request.since < until:
-                    raise RequestError("history: `since` must be before `until`")
-                return await self.journal.history(request.since, until, request.points)
-            case ReadEvents():
-                limit = max(0, min(request.limit, 5000))
-                found = await self.journal.events(request.after, limit, request.before)
-                return Events(found)
-            case ReadBatches():
-                return await asyncio.to_thread(batches.count, self.run.output)
-            case ReadMix():
-                output, prompts = self.run.output, self.run.prompts
-                return await asyncio.to_thread(self._mixer.look, output, prompts)
-            case ReadAnswers():
-                return await self._read_answers(request)
-            case ReadFlags():
-                fleet = await self.fleet()
-                try:
-                    return await fleet.knowledge.flags(fleet.spec)
-                except FleetError as error:
-                    raise RequestError(str(error)) from None
             case Shutdown():
                 self.emit("action", "the agent is asked to end", who=who)
                 self._end.set()
                 return Done("the agent ends; servers and run go on")
-        assert not isinstance(request, READ_ONLY)
+        if isinstance(request, READ_ONLY):
+            return await self._reader.answer(request)
         return await self._actions.do(request, who)
-
-    async def _read_answers(self, asked: ReadAnswers) -> Result:
-        request = msgspec.structs.replace(
-            asked,
-            limit=max(1, min(asked.limit, 500)),
-            chars=max(1, min(asked.chars, answers.TEXT)),
-        )
-        folder = self.run.output
-        if request.grep or request.outcome or request.index is not None:
-            return await self._search(request, folder)
-        try:
-            return await asyncio.to_thread(
-                answers.newest,
-                folder,
-                request.kind,
-                request.limit,
-                chars=request.chars,
-                before=request.before,
-            )
-        except OSError as error:
-            raise RequestError(f"{folder}: {error.strerror}") from None
-
-    async def _read_log(self, asked: ReadLog) -> Result:
-        path = self.log_path(asked.source)
-        if path is None:
-            raise RequestError(f"no log called {asked.source!r}: gpu0 …, run or agent")
-        request = msgspec.structs.replace(asked, lines=max(-10_000, min(asked.lines, 10_000)))
-        if request.grep:
-            return await self._search(request, path)
-        try:
-            if request.offset is None:
-                return await asyncio.to_thread(logs.tail, request.source, path, request.lines)
-            return await asyncio.to_thread(
-                logs.read, request.source, path, request.offset, request.lines
-            )
-        except FileNotFoundError:
-            raise RequestError(f"{path}: not there yet") from None
-        except OSError as error:
-            raise RequestError(f"{path}: {error.strerror}") from None
-
-    async def _search(self, request: ReadLog | ReadAnswers, path: Path) -> Result:
-        """One search at a time: each may take a core."""
-        async with self._searching:
-            try:
-                return await search.search(request, path)
-            except (search.SearchError, OSError) as error:
-                raise RequestError(str(error)) from None
 
     # --- helpers ---
 
@@ -534,29 +397,3 @@ class Agent:
         except OSError as error:
             text = f"{self.workspace.spec}: {error.strerror}: kept in memory only"
             self._later("agent.target", text, "warning")
-
-
-class _FirstMinute:
-    """What is gathered until the verdict."""
-
-    def __init__(self, why: str, previous: Epoch | None) -> None:
-        self.why = why
-        self.previous = previous
-        self.began = time.time()
-        self.first_token: float | None = None
-        self.states: list[list[ServerState]] = []
-
-
-def read_spec(path: Path) -> TargetSpec | None:
-    """The spec the last agent kept; None where there is none or it does not fit."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=TargetSpec)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def write_spec(path: Path, spec: TargetSpec) -> None:
-    """Keep the spec, by rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(spec), indent=1))
-    temporary.replace(path)

@@ -9,40 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
-from remote import runline
+from remote.agent import launching
+from remote.agent.launching import RunLaunch
+from remote.agent.orders import Orders
 from remote.agent.serve import RequestError
 from remote.bridge import last_line
-from remote.fleet import environment
-from remote.fleet.holder import USER_PYTHONPATH
 from remote.fleet.outside import Dispatch
 from remote.fleet.records import Folder
 from remote.generate import control, layout, lock
-from remote.generate.control import Control, ServerControl
+from remote.generate.control import Control
 from remote.paths import Workspace
 from remote.protocol import Progress, RunSpec, RunState, TargetSpec
 
-CODE = Path(__file__).resolve().parents[2]
-OBEYED_S = 2.5
-"""A progress file this much younger than an order was written by a run that knows the order, where
-it does not say which it obeys (one of older code): it looks at ``control.json`` each second and
-rewrites its progress at least every two."""
 FRESH_S = 30.0
 """A progress file that changed within this time has a living writer."""
-_CACHE = ("HF_HOME", "HF_HUB_CACHE")
 REVIVE_S = (2.0, 10.0, 60.0, 300.0)
 """Waits before a run that died is started again; after the last one within an hour it stays."""
 LATELY_S = 900.0
@@ -50,19 +38,6 @@ LATELY_S = 900.0
 HOLDER_S = 3.0
 EARLY_S = 10.0
 """For so long a start waits for the run's first word or its early end."""
-
-
-class RunLaunch(Struct, frozen=True):
-    """``launch.json`` of the run; the holder reads launch, argv, cwd and log."""
-
-    launch: str
-    argv: list[str]
-    cwd: str
-    log: str
-    output: str
-    prompts: str
-    asked: float
-    who: str = ""
 
 
 class Run:
@@ -83,15 +58,11 @@ class Run:
         self.pid: int | None = None
         self.foreign = False
         self._url = url
+        self._orders = Orders(url, lambda: self.output, emit)
         self._emit = emit
         self._spec = RunSpec()
         self._alive = False
         self._progress_mtime = 0
-        self._control = Control()
-        self._ordered: dict[int, tuple[int, float]] = {}
-        """GPU → version of ``control.json`` that last changed its dispatch, and when (Unix s)."""
-        self._write_lock = asyncio.Lock()
-        self._writing: set[asyncio.Task[None]] = set()
         self._message = ""
         self._target: TargetSpec | None = None
         self._died: float | None = None
@@ -118,7 +89,7 @@ class Run:
     @property
     def control(self) -> Control:
         """The desired state."""
-        return self._control
+        return self._orders.control
 
     def state(self) -> RunState:
         """For the snapshot."""
@@ -137,13 +108,7 @@ class Run:
         known = await asyncio.to_thread(control.read, self.workspace.root / spec.run.output)
         moved = spec.run.output != self._spec.output
         self._spec, self._target = spec.run, spec
-        if moved or not self._control.servers:
-            if known is not None:
-                self._control = known
-                orders = {s.gpu: s for s in known.servers if s.gpu is not None}
-                self._ordered = dict.fromkeys(orders, (known.version, time.time()))
-            elif moved:
-                self._control = replace(self._control, dispatch="run", version=0)
+        self._orders.take(known, moved=moved)
         if moved:
             self.progress, self._progress_mtime = None, 0
 
@@ -151,7 +116,7 @@ class Run:
 
     def dispatch(self, gpu: int, do: Dispatch) -> None:
         """What the run may do with one server from now on."""
-        self._change(gpu, dispatch=do)
+        self._orders.dispatch(gpu, do)
 
     def in_flight(self, gpu: int) -> int | None:
         """Requests open on one server; None where no run is alive.
@@ -164,13 +129,7 @@ class Run:
             return None
         work = self.progress.servers.get(self._url(gpu))
         count = work.in_flight if work is not None else 0
-        return count if work is None or self._obeys(gpu, self.progress) else max(count, 1)
-
-    def _obeys(self, gpu: int, progress: Progress) -> bool:
-        version, at = self._ordered.get(gpu, (0, 0.0))
-        if progress.control_version:
-            return progress.control_version >= version
-        return progress.time >= at + OBEYED_S
+        return count if work is None or self._orders.obeyed(gpu, self.progress) else max(count, 1)
 
     async def refresh(self) -> None:
         """Take in the run's newest account of itself."""
@@ -196,56 +155,17 @@ class Run:
         self, gpu: int, *, max_running: int | None, epoch: int | None, process: str, tried: bool
     ) -> None:
         """A server process is ready."""
-        self._change(gpu, max_running=max_running, epoch=epoch, process=process, tried=tried)
-
-    def _change(self, gpu: int, **fields: Any) -> None:
-        url = self._url(gpu)
-        servers = list(self._control.servers)
-        for at, old in enumerate(servers):
-            if old.gpu == gpu or old.url == url:
-                new = replace(old, url=url, gpu=gpu, **fields)
-                if new == old:
-                    return
-                servers[at] = new
-                break
-        else:
-            if "process" not in fields and fields.get("dispatch") != "run":
-                return  # the run has never heard of it
-            servers.append(ServerControl(url=url, gpu=gpu, **fields))
-            servers.sort(key=lambda s: (s.gpu is None, s.gpu))
-        self._set(servers=servers)
-        if "dispatch" in fields:
-            self._ordered[gpu] = (self._control.version, time.time())
-
-    def _set(self, **fields: Any) -> None:
-        """Change the desired state and have it written, in order, off the loop."""
-        self._control = replace(self._control, **fields, version=self._control.version + 1)
-        task = asyncio.get_running_loop().create_task(self._write())
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
-
-    async def _write(self) -> None:
-        async with self._write_lock:
-            wanted, output = self._control, self.output
-            try:
-                await asyncio.to_thread(_write_where_there_is_a_folder, output, wanted)
-            except OSError as error:
-                text = f"{output / control.NAME}: {error.strerror}; trying again"
-                self._emit("run.control", text, level="error")
-                await asyncio.sleep(2)
-                if wanted is self._control:
-                    self._set()
+        self._orders.change(gpu, max_running=max_running, epoch=epoch, process=process, tried=tried)
 
     async def written(self) -> None:
         """Until the desired state is on disk."""
-        while self._writing:
-            await asyncio.gather(*self._writing, return_exceptions=True)
+        await self._orders.written()
 
     # --- looking ---
 
     async def adopt(self) -> str:
         """Find the run that an earlier agent started; returns a line on it, or nothing."""
-        self.launch = await asyncio.to_thread(_launch_in, self.folder)
+        self.launch = await asyncio.to_thread(launching.launch_in, self.folder)
         await self.look(quiet=True)
         if self.launch is None:
             return "a run that Stoker did not start is at work" if self.foreign else ""
@@ -311,7 +231,7 @@ class Run:
         """
         now = time.time()
         self._revived = [t for t in self._revived if now - t < 3600]
-        if self._control.dispatch not in ("run", "pause") or self._target is None:
+        if self.control.dispatch not in ("run", "pause") or self._target is None:
             return None
         count = len(self._revived)
         return REVIVE_S[count] if count < len(REVIVE_S) else None
@@ -321,13 +241,13 @@ class Run:
         if self.launch is not launch or self._alive or self._target is None:
             return
         self._revived.append(time.time())
-        # The socket may be another one by now; what was allowed once is not allowed again.
-        argv = await asyncio.to_thread(self._argv, self._target, extend=False, accept_params=False)
-        again = replace(launch, launch=uuid.uuid4().hex, argv=argv, asked=time.time())
         try:
-            env = await _environment(self._target)
+            again = await asyncio.to_thread(
+                launching.once_more, self.workspace, self._target, launch
+            )
+            env = await launching.environ(self._target)
             self.launch = again
-            await asyncio.to_thread(self._hold, again, env)
+            await asyncio.to_thread(launching.hold, self.folder, again, env)
             self._emit("run.started", f"started again: {await self._first_word(again)}")
         except (OSError, RequestError) as error:
             self._emit("run.failed", f"starting it again failed: {error}", level="error")
@@ -406,70 +326,29 @@ class Run:
         self._revived.clear()
         await self.take(spec)
         await self.look(quiet=True)
-        if self._alive and not self.foreign and self._control.dispatch in ("drain", "stop"):
+        if self._alive and not self.foreign and self.control.dispatch in ("drain", "stop"):
             raise RequestError(self._leaving())
         if self._alive:
             whose = f"pid {self.pid}" if self.pid else "not started by Stoker"
             raise RequestError(f"a run is at work already ({whose}): stop it first")
-        await asyncio.to_thread(self._check)
-        argv = await asyncio.to_thread(self._argv, spec, extend=extend, accept_params=accept_params)
-        env = await _environment(spec)
-        self._message = ""
-        self._set(dispatch="run", seal=False, concurrency=spec.run.concurrency)
-        await self.written()
-        self.launch = RunLaunch(
-            launch=uuid.uuid4().hex,
-            argv=argv,
-            cwd=str(self.workspace.root),
-            log=str(self._log),
-            output=spec.run.output,
-            prompts=spec.run.prompts,
-            asked=time.time(),
+        launch = await asyncio.to_thread(
+            launching.prepare,
+            self.workspace,
+            spec,
             who=who,
+            extend=extend,
+            accept_params=accept_params,
         )
+        env = await launching.environ(spec)
+        self._message = ""
+        self._orders.set(dispatch="run", seal=False, concurrency=spec.run.concurrency)
+        await self.written()
+        self.launch = launch
         try:
-            await asyncio.to_thread(self._hold, self.launch, env)
+            await asyncio.to_thread(launching.hold, self.folder, launch, env)
         except OSError as error:
             raise RequestError(f"the run can't be started: {error.strerror}") from None
-        return await self._first_word(self.launch)
-
-    def _check(self) -> None:
-        prompts, output = self.prompts, self.output
-        if not prompts.is_file():
-            raise RequestError(
-                f"{prompts} is not there: bring it with `stoker run start --prompts FILE`"
-            )
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RequestError(f"{output}: {error.strerror}") from None
-
-    def _argv(self, spec: TargetSpec, *, extend: bool, accept_params: bool) -> list[str]:
-        return [
-            *runline.argv(sys.executable, spec, self.workspace.socket),
-            *(["--extend"] if extend else []),
-            *(["--accept-params"] if accept_params else []),
-        ]
-
-    def _hold(self, launch: RunLaunch, env: dict[str, str]) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _rotate(self._log)
-        for stale in ("running.json", "exit.json"):
-            (self.folder / stale).unlink(missing_ok=True)
-        temporary = self.folder / ".launch.json"
-        temporary.write_bytes(msgspec.json.encode(launch))
-        temporary.replace(self.folder / "launch.json")
-        subprocess.run(
-            [sys.executable, "-S", "-m", "remote.fleet.holder", str(self.folder)],
-            cwd=CODE,
-            env={**env, "PYTHONPATH": str(CODE), USER_PYTHONPATH: str(CODE)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            check=False,
-            timeout=30,
-        )
+        return await self._first_word(launch)
 
     async def _first_word(self, launch: RunLaunch) -> str:
         """The run's own first line, or why it ended at once."""
@@ -507,15 +386,15 @@ class Run:
             raise RequestError(
                 f"this run (pid {self.pid}) was not started by Stoker: it is only watched"
             )
-        if do in ("pause", "resume") and self._control.dispatch in ("drain", "stop"):
+        if do in ("pause", "resume") and self.control.dispatch in ("drain", "stop"):
             raise RequestError(self._leaving())
-        if do == "resume" and self._control.dispatch == "run" and concurrency is None:
+        if do == "resume" and self.control.dispatch == "run" and concurrency is None:
             return "the run is not paused: it goes on"
         order: Literal["run", "pause", "drain", "stop"] = "run" if do == "resume" else do
         fields: dict[str, Any] = {"dispatch": order, "seal": seal}
         if concurrency is not None:
             fields["concurrency"] = concurrency
-        self._set(**fields)
+        self._orders.set(**fields)
         await self.written()
         return {
             "pause": "paused: nothing new is sent, what is in flight may end",
@@ -543,42 +422,3 @@ def how(status: int | None) -> str:
     with contextlib.suppress(ValueError):
         return f"killed by {signal.Signals(-status).name}"
     return f"killed by signal {-status}"
-
-
-def _launch_in(folder: Path) -> RunLaunch | None:
-    """What an earlier agent started; None where none has."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((folder / "launch.json").read_bytes(), type=RunLaunch)
-    return None
-
-
-def _write_where_there_is_a_folder(output: Path, wanted: Control) -> None:
-    if output.is_dir():
-        control.write(output, wanted)
-
-
-async def _environment(spec: TargetSpec) -> dict[str, str]:
-    """The run's environment: ours, the secrets of the credentials file, and where the servers'
-    env script puts Hugging Face's cache (the run reads the model's sampling there)."""
-    env = environment.clean(os.environ)
-    # S3 keys may stand in the agent's own environment as well.
-    env.update({k: v for k, v in os.environ.items() if k.startswith("AWS_")})
-    if spec.env_script:
-        # What is wrong with the script is told where servers are started.
-        with contextlib.suppress(environment.EnvScriptError):
-            found, _ = await environment.sourced(spec.env_script, env)
-            env.update({name: found[name] for name in _CACHE if name in found})
-    try:
-        secrets = await asyncio.to_thread(
-            environment.credentials, spec.credentials_file, prefixes=("",)
-        )
-    except environment.EnvScriptError as error:
-        raise RequestError(str(error)) from None
-    return {**env, **secrets, "PYTHONUNBUFFERED": "1"}
-
-
-def _rotate(path: Path, limit: int = 64 << 20) -> None:
-    """Begin a new log where the old one is large; only ever between two runs."""
-    with contextlib.suppress(OSError):
-        if path.stat().st_size > limit:
-            path.replace(path.with_name(path.name + ".1"))

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from remote.fleet import finding
 from remote.fleet.background import Background
 from remote.fleet.operations import Operations
 from remote.fleet.outside import Emit
-from remote.fleet.records import Launch
+from remote.fleet.records import Folder, Launch
 from remote.fleet.server import Server
+from remote.fleet.stopping import Stopper
 from remote.fleet.watching import Watch
+from remote.paths import Workspace
 from remote.sglang.causes import Cause
 
 _SWAP_GOES_ON = 60.0
 """Seconds after an adoption within which a swap that was under way must have been taken up."""
+
+
+def recorded(workspace: Workspace, gpus: int) -> list[int]:
+    """The target's GPUs, and others whose server lives: the target had more once. Blocking."""
+    found = set(range(gpus))
+    folders = workspace.server(0).parent.glob("[0-9]*")
+    for gpu in {int(f.name) for f in folders if f.name.isdecimal()} - found:
+        folder = Folder(workspace.server(gpu))
+        launch = folder.launch()
+        running = folder.running(launch.launch) if launch is not None else None
+        main = running.identity if running is not None else None
+        if main is not None and main.alive:
+            found.add(gpu)
+    return sorted(found)
 
 
 class Adoption:
@@ -29,12 +45,12 @@ class Adoption:
         lock: Callable[[int], asyncio.Lock],
         operations: Operations,
         watch: Watch,
-        down: Callable[[Server], Awaitable[None]],
+        stop: Stopper,
         background: Background,
         emit: Emit,
     ) -> None:
         self._server, self._lock = server, lock
-        self._operations, self._watch, self._down = operations, watch, down
+        self._operations, self._watch, self._stop = operations, watch, stop
         self._background, self._emit = background, emit
         self._in_a_swap: set[int] = set()
 
@@ -50,7 +66,7 @@ class Adoption:
         if server.status == "ready":
             self._operations.announce(server)
         if launch.wanted == "down":
-            self._background.start(self._go_on_stopping(server))
+            self._background.start(self._stop.one(server, who="stoker"))
             return f"GPU {server.gpu}: was being stopped, pid {pid}; stopping goes on"
         if launch.wanted == "swap" or launch.swap is not None:
             server.held = True
@@ -59,9 +75,6 @@ class Adoption:
             # Its agent may have paused it, or died before it let it run.
             self._operations.dispatch(server, "run")
         return f"GPU {server.gpu}: runs, pid {pid}, {server.status}{epoch}"
-
-    async def _go_on_stopping(self, server: Server) -> None:
-        await self._down(server)
 
     def _ended(self, server: Server, launch: Launch) -> str:
         if launch.wanted != "up":

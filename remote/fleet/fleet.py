@@ -7,25 +7,25 @@ over the same workspace finds them again (:meth:`Fleet.adopt`) and goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
 import aiohttp
 
 from remote.fleet import plan as swap_plan
-from remote.fleet.adoption import Adoption
+from remote.fleet.adoption import Adoption, recorded
 from remote.fleet.background import Background
-from remote.fleet.cold import ColdStart, NotItsTurnError
 from remote.fleet.knowledge import Knowledge
-from remote.fleet.launcher import Launcher, api_key, describe
+from remote.fleet.launcher import Launcher
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, InVainError, Report, RunSide
+from remote.fleet.outside import Emit, FleetError, Report, RunSide
 from remote.fleet.planning import Planner, Wish, refuse_take_over
 from remote.fleet.probe import Probe
-from remote.fleet.records import Folder, Launch
+from remote.fleet.records import Folder
 from remote.fleet.restarts import Restarts
 from remote.fleet.server import Server
+from remote.fleet.starting import Starter
+from remote.fleet.stopping import Stopper
 from remote.fleet.swap import Swapper
 from remote.fleet.timing import Timing
 from remote.fleet.watching import Watch
@@ -73,16 +73,25 @@ class Fleet:
         self._locks: dict[int, asyncio.Lock] = {}
         self._session: aiohttp.ClientSession | None = None
         self._swapper: Swapper | None = None
-        self._shown: list[str] | None = None
         self._background = Background(emit)
         self.launcher = Launcher(workspace, self.timing)
         self.knowledge = Knowledge(self.launcher, emit, self._card_name)
         self.operations = Operations(self.launcher, run, emit, self.timing, self._memory)
+        self._starter = Starter(
+            spec=lambda: self._spec,
+            servers=self._all,
+            lock=self._lock,
+            launcher=self.launcher,
+            knowledge=self.knowledge,
+            operations=self.operations,
+            background=self._background,
+            emit=emit,
+        )
         self._watch = Watch(
             servers=self._all,
             lock=self._lock,
             operations=self.operations,
-            start_again=self._start_again,
+            start_again=self._starter.again,
             catalogue=lambda: self.knowledge.catalogue,
             background=self._background,
             reported=reported,
@@ -90,17 +99,23 @@ class Fleet:
             emit=emit,
             timing=self.timing,
         )
+        self._stopper = Stopper(
+            self._lock,
+            self.operations,
+            self._starter.cold,
+            lambda: self._spec.fleet.drain_seconds,
+            emit,
+        )
         self._adoption = Adoption(
             server=self.server,
             lock=self._lock,
             operations=self.operations,
             watch=self._watch,
-            down=lambda server: self._down_one(server, who="stoker"),
+            stop=self._stopper,
             background=self._background,
             emit=emit,
         )
         self._planner = Planner(lambda: self._spec, self._all, self.knowledge, self.operations)
-        self._cold = ColdStart(self._all, emit, self.timing.tick)
 
     # --- What it is about ---
 
@@ -203,27 +218,15 @@ class Fleet:
         an earlier agent had begun is gone on with.
         """
         lines: list[str] = []
-        for gpu in await asyncio.to_thread(self._recorded):
+        found = await asyncio.to_thread(recorded, self.workspace, self._spec.fleet.gpus)
+        for gpu in found:
             server = self.server(gpu)
             launch = await asyncio.to_thread(server.folder.launch)
             if launch is not None:
-                await self._set_key(server)
+                await self._starter.set_key(server)
                 lines.append(await self._adoption.take(server, launch))
         self._adoption.wait_for_swap()
         return lines + await self._watch.find_foreign()
-
-    def _recorded(self) -> list[int]:
-        """GPUs of the target, and others with a living server: it had more once. Blocking."""
-        gpus = set(range(self._spec.fleet.gpus))
-        folders = self.workspace.server(0).parent.glob("[0-9]*")
-        for gpu in {int(f.name) for f in folders if f.name.isdecimal()} - gpus:
-            folder = Folder(self.workspace.server(gpu))
-            launch = folder.launch()
-            running = folder.running(launch.launch) if launch is not None else None
-            main = running.identity if running is not None else None
-            if main is not None and main.alive:
-                gpus.add(gpu)
-        return sorted(gpus)
 
     async def watch(self) -> None:
         """Look at every server for ever. Ends only by being cancelled, or by :meth:`close`."""
@@ -243,50 +246,6 @@ class Fleet:
 
     # --- Starting and stopping ---
 
-    async def _set_key(self, server: Server) -> None:
-        with contextlib.suppress(FleetError):
-            server.probe.api_key = api_key(await self.launcher.environment(self._spec))
-
-    async def _start(
-        self,
-        server: Server,
-        flags: Flags,
-        *,
-        epoch: int | None,
-        who: str,
-        swap: int | None = None,
-    ) -> None:
-        await self.learn()
-        env = await self._show_environment()
-        await self._set_key(server)
-        server.listens(self._spec.fleet.base_port + server.gpu, flags)
-        async with self._cold.turn(server, env):
-            await self.operations.start(
-                server,
-                self._spec,
-                flags,
-                epoch=epoch,
-                who=who,
-                swap=swap,
-                catalogue=self.knowledge.catalogue,
-                version=self.knowledge.version,
-            )
-
-    async def _start_again(self, server: Server, launch: Launch) -> None:
-        if server.gpu >= self._spec.fleet.gpus:
-            raise InVainError(f"this target has no GPU {server.gpu} any more")
-        await self._start(server, launch.flags, epoch=launch.epoch, who="stoker")
-
-    async def _show_environment(self) -> dict[str, str]:
-        """The servers' environment; says once what the env script makes of it."""
-        env = await self.launcher.environment(self._spec)
-        names = self.launcher.sourced
-        if self._spec.env_script and names != self._shown:
-            self._shown = list(names)
-            what = ", ".join(names) if names else "nothing"
-            self._emit("fleet.environment", f"{self._spec.env_script} sets {what}")
-        return env
-
     async def up(self, gpus: list[int] | None, *, epoch: Epoch, who: str) -> None:
         """Start servers with the epoch's flags; returns once every start is under way.
 
@@ -294,61 +253,7 @@ class Fleet:
         ahead and the others follow by themselves. Raises :class:`FleetError` with a line on those
         that could not be started; the others have been.
         """
-        servers = self._chosen(gpus)
-        await self.learn()
-        flags, renamed = self.knowledge.checked(epoch.flags)
-        for text in renamed:
-            self._emit("fleet.flags", text, level="warning")
-
-        async def one(server: Server) -> str | None:
-            async with self._lock(server.gpu):
-                if server.foreign is not None and server.alive:
-                    pid = server.main.pid if server.main is not None else None
-                    what = await asyncio.to_thread(describe, pid)
-                    return (
-                        f"GPU {server.gpu}: port {server.port} belongs to {what}, not started by "
-                        "Stoker: take it over by a restart"
-                    )
-                if server.alive:
-                    return None
-                server.held = False
-                await asyncio.to_thread(server.restarts.forget)
-                try:
-                    await self._start(server, flags, epoch=epoch.id, who=who)
-                except NotItsTurnError:
-                    return None  # it has been told why
-                except FleetError as error:
-                    return str(error)
-                return None
-
-        leader, followers = await self._leader(servers)
-        if leader is not None:
-            if (line := await one(leader)) is not None:
-                raise FleetError(f"{line} (the others were to follow)")
-            self._background.start(self._follow(followers, one))
-            return
-        told = [line for line in await asyncio.gather(*map(one, servers)) if line]
-        if told:
-            rest = len(servers) - len(told)
-            lines = "; ".join(dict.fromkeys(told))
-            raise FleetError(lines + (f" (the other {rest} go ahead)" if rest else ""))
-
-    async def _leader(self, servers: list[Server]) -> tuple[Server | None, list[Server]]:
-        """The server that goes ahead alone where kernels have to be compiled first."""
-        stopped = [s for s in servers if not s.alive]
-        if len(stopped) < 2:
-            return None, []
-        env = await self.launcher.environment(self._spec)
-        if not await self._cold.applies(env):
-            return None, []
-        return stopped[0], stopped[1:]
-
-    async def _follow(
-        self, followers: list[Server], start: Callable[[Server], Awaitable[str | None]]
-    ) -> None:
-        for line in await asyncio.gather(*map(start, followers)):
-            if line:
-                self._emit("server.set_aside", line, level="error")
+        await self._starter.up(self._chosen(gpus), epoch=epoch, who=who)
 
     async def down(self, gpus: list[int] | None, *, who: str) -> None:
         """Empty and stop servers; returns when they are gone. Foreign ones are not touched.
@@ -358,42 +263,12 @@ class Fleet:
         Raises :class:`FleetError` where something of a server cannot be ended.
         """
         servers = self._known(gpus)
-        results = await asyncio.gather(
-            *(self._down_one(server, who=who) for server in servers), return_exceptions=True
-        )
-        for server in servers:
-            if server.gpu >= self._spec.fleet.gpus and not server.alive:
-                self._servers.pop(server.gpu, None)
-        wrong = [r for r in results if isinstance(r, BaseException)]
-        for error in wrong:
-            if not isinstance(error, FleetError):
-                raise error
-        if wrong:
-            raise FleetError("; ".join(str(error) for error in wrong))
-
-    async def _down_one(self, server: Server, *, who: str) -> None:
-        self._cold.call_off(server.gpu)
-        async with self._lock(server.gpu):
-            self._cold.may_wait(server.gpu)
-            if server.foreign is not None and server.alive:
-                raise FleetError(
-                    f"GPU {server.gpu}: pid {server.main.pid if server.main else '?'} was not "
-                    "started by Stoker: take it over by a restart, or end it yourself"
-                )
-            server.held = True
-            try:
-                await asyncio.to_thread(self.operations.want, server, "down")
-                if not server.alive:
-                    server.status = "stopped"
-                    return
-                until = time.time() + self._spec.fleet.drain_seconds
-                if said := await self.operations.empty(server, "continue", until):
-                    text = f"GPU {server.gpu}: {said}"
-                    self._emit("server.aborted", text, gpu=server.gpu, who=who)
-                await self.operations.end(server, "down")
-            finally:
-                server.let_go()
-            self._emit("server.stopped", f"GPU {server.gpu}: stopped", gpu=server.gpu, who=who)
+        try:
+            await self._stopper.down(servers, who=who)
+        finally:
+            for server in servers:
+                if server.gpu >= self._spec.fleet.gpus and not server.alive:
+                    self._servers.pop(server.gpu, None)
 
     # --- Swaps ---
 
@@ -477,7 +352,7 @@ class Fleet:
             lock=self._lock,
             operations=self.operations,
             may_begin=self._may_begin,
-            start=self._start,
+            start=self._starter.start,
             emit=self._emit,
             save=save,
             show=show or (lambda _: None),

@@ -170,7 +170,7 @@ class Swapper:
         await self._ops.run.refresh()
         swap = self._count(swap)
         text = f"{swap.text}; {plan.spent(swap)}"
-        self.swap = replace(swap, text=text, ended=time.time())
+        self.swap = replace(swap, text=text, ended=time.time(), decision="")
         await self._save(self.swap)
         done = swap.state == "done"
         self._emit(
@@ -335,6 +335,8 @@ class Swapper:
             state, text = await do(server)
         except FleetError as error:
             state, text = "failed", str(error)
+        if name == "judge" and self.swap.decision == "keep":
+            self.swap = replace(self.swap, decision="")  # a confirmation is asked for by itself
         self.swap = plan.mark(
             self._count(self.swap),
             gpu,

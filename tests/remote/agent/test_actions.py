@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from remote.agent import core
 from remote.agent.serve import RequestError
+from remote.agent.target import write_spec
 from remote.journal import Journal
 from remote.paths import Workspace
 from remote.protocol import (
@@ -189,7 +190,7 @@ async def test_a_swap_that_ends_by_a_fault_is_over(
 async def test_only_the_newest_swap_is_gone_on_with(workspace: Workspace) -> None:
     workspace.stoker.mkdir()
     spec = target(workspace)
-    core.write_spec(workspace.spec, spec)
+    write_spec(workspace.spec, spec)
     journal = Journal(workspace.journal, lambda _: None)
     await journal.open()
     journal.put_epoch(Epoch(id=1, since=time.time(), flags=OLD))
@@ -217,7 +218,7 @@ async def test_a_server_that_the_target_has_no_more_can_be_stopped(workspace: Wo
     spec = target(workspace, gpus=2)
     async with living(workspace, spec) as site:
         await site.up()
-    core.write_spec(workspace.spec, replace(spec, fleet=replace(spec.fleet, gpus=1)))
+    write_spec(workspace.spec, replace(spec, fleet=replace(spec.fleet, gpus=1)))
     async with living(workspace, spec) as site:
         fleet = await site.agent.fleet()
         assert [info.gpu for info in fleet.infos() if info.pid is not None] == [0, 1]

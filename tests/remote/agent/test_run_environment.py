@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.agent.run import _environment
+from remote.agent.launching import environ
 from remote.protocol import TargetSpec
 
 
@@ -21,8 +21,8 @@ async def test_the_run_looks_where_the_servers_keep_their_models(
     monkeypatch.delenv("HF_HOME", raising=False)
     monkeypatch.delenv("CUDA_HOME", raising=False)
     spec = TargetSpec("t", str(tmp_path), env_script=str(script), credentials_file=str(secrets))
-    env = await _environment(spec)
+    env = await environ(spec)
     assert env["HF_HOME"] == "/models/cache" and env["AWS_ACCESS_KEY_ID"] == "k"
     assert "CUDA_HOME" not in env
     gone = TargetSpec("t", str(tmp_path), env_script=str(tmp_path / "gone.sh"))
-    assert "HF_HOME" not in await _environment(gone)
+    assert "HF_HOME" not in await environ(gone)

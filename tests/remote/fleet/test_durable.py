@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from remote.fleet import identity, plan, processes
+from remote.fleet.adoption import recorded
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.records import Folder
 from remote.fleet.restarts import Restarts
@@ -218,7 +219,7 @@ async def test_servers_that_the_target_has_no_more_are_found_and_can_be_stopped(
     assert [i.gpu for i in other.infos()] == [0]
     assert other.states()[0].state == "ready"
     # One that is gone already is nothing to be found.
-    assert other._recorded() == [0]
+    assert recorded(Workspace(site.root), 1) == [0]
     with pytest.raises(FleetError, match="there is no GPU 1"):
         await other.down([1], who="ann")
 
