@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from remote import verify
 from remote.generate import layout
@@ -17,8 +19,17 @@ from remote.generate.ledger import Entry, Ledger
 from remote.generate.opening import encode_run
 from remote.generate.partial import Segment
 from remote.generate.prompts import open_prompts
-from remote.generate.records import Completion, GivenUp, Pending, RunFile, Seen, Usage, line
-from remote.generate.recovery import recover
+from remote.generate.records import (
+    Completion,
+    GivenUp,
+    Pending,
+    RunFile,
+    Seen,
+    Usage,
+    line,
+    undelta,
+)
+from remote.generate.recovery import DONE, recover, retry_failed
 from tests.remote.generate.conftest import write_prompts
 from tests.remote.generate.crash import Call, Machine, Quick, Recorder, lay_out
 
@@ -83,20 +94,68 @@ def partial(index: int, size: int) -> Entry:
     return Entry("pending", index, line(Pending("partial", index, "hash", "u", "1.1", data)))
 
 
-def write_all(
-    folder: Path, recorder: Recorder, seed: int
-) -> list[tuple[int, set[int], dict[int, bytes]]]:
-    """A run's worth of writing; after how many calls which prompts were acknowledged, and which
-    lines of interrupted answers."""
+@dataclass(frozen=True)
+class Mark:
+    """What holds after so many calls."""
+
+    calls: int
+    acked: dict[int, bytes] = field(default_factory=dict)
+    """Lines of the prompts that are at an end."""
+    kept: dict[int, bytes] = field(default_factory=dict)
+    """Lines of interrupted answers."""
+    deleted: frozenset[int] = frozenset()
+    """Prompts of batches that may be in S3 alone by now."""
+
+
+def write_all(folder: Path, recorder: Recorder, seed: int) -> list[Mark]:
+    """A run's worth of writing, in two lives: with uploads, deletions, and given-up prompts that
+    are tried again."""
     dice = random.Random(seed)
-    recovered = recover(folder, TOTAL, adopted=False, disk=recorder)
-    ledger = Ledger(folder, recovered.books, recorder)
-    acked: set[int] = set()
+    acked: dict[int, bytes] = {}
     kept: dict[int, bytes] = {}
-    marks: list[tuple[int, set[int], dict[int, bytes]]] = [(0, set(), {})]
-    left = [i for i in range(TOTAL) if not recovered.status[i]]
-    dice.shuffle(left)
+    deleted: set[int] = set()
+    marks = [Mark(0)]
+
+    def mark() -> None:
+        marks.append(Mark(len(recorder.calls), dict(acked), dict(kept), frozenset(deleted)))
+
+    def begin() -> tuple[Ledger, list[int]]:
+        recovered = recover(folder, TOTAL, adopted=False, disk=recorder)
+        ledger = Ledger(folder, recovered.books, recorder)
+        left = [i for i in range(TOTAL) if not recovered.status[i]]
+        dice.shuffle(left)
+        return ledger, left
+
+    def upload(ledger: Ledger) -> None:
+        uploaded = [replace(batch, state="uploaded") for batch in ledger.sealed]
+        ledger.sealed.clear()
+        for batch in uploaded:
+            ledger.list_batch(batch)
+        ledger.flush()
+        if uploaded and dice.random() < 0.6:
+            gone = replace(uploaded[0], state="local_deleted")
+            deleted.update(undelta(gone.indices))
+            mark()
+            ledger.list_batch(gone)
+            ledger.flush()
+            ledger.delete_local(gone)
+
+    ledger, left = begin()
+    again = len(left) // 2
     while left:
+        if len(left) <= again:
+            again = 0
+            ledger.close()
+            revived = {
+                index
+                for index, (name, _) in states(folder).items()
+                if name in (layout.FAILED, layout.SET_ASIDE)
+            }
+            acked = {i: line for i, line in acked.items() if i not in revived}
+            mark()
+            retry_failed(folder, set_aside=True, disk=recorder)
+            ledger, left = begin()
+            assert revived <= set(left)
         group = [left.pop() for _ in range(min(len(left), dice.randrange(1, 5)))]
         for index in dice.sample(left, min(len(left), dice.randrange(3))):
             ledger.add((partial(index, dice.randrange(1, 4)),))
@@ -106,20 +165,20 @@ def write_all(
             ledger.replace_pending([line for index, line in kept.items() if index not in acked])
         for index in group:
             kind = dice.random()
-            make = record if kind < 0.8 else given_up if kind < 0.9 else aside
+            make = record if kind < 0.7 else given_up if kind < 0.85 else aside
             ledger.add((make(index),))
         ledger.flush()
-        for batch in ledger.sealed:
-            ledger.list_batch(batch)  # as an upload would
-        ledger.sealed.clear()
-        acked |= {entry.index for entry in ledger.acked if entry.kind != "pending"}
+        acked |= {entry.index: entry.line for entry in ledger.acked if entry.kind != "pending"}
         kept |= {entry.index: entry.line for entry in ledger.acked if entry.kind == "pending"}
         ledger.acked.clear()
-        marks.append((len(recorder.calls), set(acked), dict(kept)))
+        mark()
+        upload(ledger)
+        mark()
     ledger.seal()
     ledger.flush()
+    upload(ledger)
     ledger.close()
-    marks.append((len(recorder.calls), set(acked), dict(kept)))
+    mark()
     return marks
 
 
@@ -148,14 +207,19 @@ def test_every_prefix_recovers(seed: int, tmp_path: Path) -> None:
     recorder = Recorder(origin)
     marks = write_all(origin, recorder, seed)
     truth = states(origin)
-    assert set(truth) == set(range(TOTAL))
+    assert set(truth) | marks[-1].deleted == set(range(TOTAL))
+    assert {"unlink", "rename"} <= {call.name for call in recorder.calls}
+    text = b"".join(call.data for call in recorder.calls if call.path == layout.MANIFEST)
+    assert b'"uploaded"' in text and b'"local_deleted"' in text
+    assert any(call.target.startswith("failed.1") for call in recorder.calls)
 
     machine = Machine()
     crashes = 0
     seen: set[tuple[object, ...]] = set()
     for count, call in enumerate([Call("start", "."), *recorder.calls]):
         machine.do(call)
-        acked, kept = next(mark[1:] for mark in reversed(marks) if mark[0] <= count)
+        mark = next(mark for mark in reversed(marks) if mark.calls <= count)
+        acked, kept = mark.acked, mark.kept
         for assumption, files in machine.crashes():
             key = (len(acked), len(kept), *sorted(files.items()))
             if key in seen:
@@ -172,23 +236,26 @@ def test_every_prefix_recovers(seed: int, tmp_path: Path) -> None:
             ledger = Ledger(folder, recovered.books, Quick())
             ledger.flush()
             have = states(folder)
-            assert acked <= set(have), where
-            assert all(have[i][1] == truth[i][1] for i in acked), where
+            done = {i for i in range(TOTAL) if recovered.status[i] == DONE}
+            gone = done - set(have)
+            assert gone <= mark.deleted, where
+            assert set(acked) <= set(have) | gone, where
+            assert all(have[i][1] + b"\n" == acked[i] for i in set(acked) - gone), where
             left = {entry.index: entry for entry in recovered.pending}
-            for index in set(kept) - set(have):  # the same line, or a later one
+            for index in set(kept) - set(have) - gone:  # the same line, or a later one
                 assert index in left, where
                 saved = msgspec.json.decode(kept[index], type=Pending)
                 assert len(left[index].data) and partials.decode(left[index].data), where
                 assert left[index].prompt == saved.prompt, where
-            assert not set(left) & set(have), where
+            assert not set(left) & (set(have) | gone), where
             report = verify.audit(folder, prompts=prompts)
             assert not report.violations, (where, report.violations)
-            assert recovered.status.count(0) == TOTAL - len(have), where
-            ledger.add([record(i) for i in range(TOTAL) if i not in have])
+            assert recovered.status.count(0) == TOTAL - len(have) - len(gone), where
+            ledger.add([record(i) for i in range(TOTAL) if i not in have and i not in gone])
             ledger.seal()
             ledger.flush()
             ledger.close()
-            assert set(states(folder)) == set(range(TOTAL)), where
+            assert set(states(folder)) | gone == set(range(TOTAL)), where
             report = verify.audit(folder, prompts=prompts)
             assert not report.violations, (where, report.violations)
             assert not list(folder.glob("*.open")), where
