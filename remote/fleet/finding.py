@@ -61,6 +61,7 @@ def look_at(main: Identity, catalogue: Catalogue | None) -> Foreign:
     """A foreign server, as its process shows it. Blocking; changes nothing."""
     argv = processes.command(main.pid)
     model, _ = sglang_flags.model_and_port(argv)
+    key = sglang_flags.given_key(argv) or processes.environ(main.pid, "SGLANG_API_KEY")
     return Foreign(
         argv=sglang_flags.masked(argv),
         owner=processes.owner(main.pid),
@@ -69,6 +70,7 @@ def look_at(main: Identity, catalogue: Catalogue | None) -> Foreign:
         log=processes.log_file(main.pid),
         is_sglang=sglang_flags.is_server_argv(argv),
         started_at=processes.started_at(main.pid),
+        api_key=key,
     )
 
 

@@ -92,6 +92,7 @@ class Fleet:
             lock=self._lock,
             operations=self.operations,
             start_again=self._starter.again,
+            set_key=self._starter.set_key,
             catalogue=lambda: self.knowledge.catalogue,
             background=self._background,
             reported=reported,

@@ -30,6 +30,9 @@ AGENTS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PROMETHEUS_MULTIPROC_D
 USER_PYTHONPATH = "STOKER_SERVER_PYTHONPATH"
 """Carries the operator's own PYTHONPATH (from the env script) past the holder's."""
 
+SECRETS = ("SGLANG_API_KEY", "SGLANG_ADMIN_API_KEY")
+"""With one of these, SGLang writes it into its log: it prints all its arguments."""
+
 MARK = "STOKER_LAUNCH"
 """Environment variable that marks every process of one launch, orphans too."""
 
@@ -79,6 +82,15 @@ def _restore_signals() -> None:
         signal.signal(name, signal.SIG_DFL)
 
 
+def _open_log(path: str) -> int:
+    """The log to append to; its owner's alone where a key will stand in it."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if any(os.environ.get(name) for name in SECRETS):
+        with contextlib.suppress(OSError):  # another's file: it is as private as that one made it
+            os.fchmod(log, 0o600)
+    return log
+
+
 def hold(folder: Path) -> None:
     """Run the server that ``launch.json`` in this folder describes, to its end."""
     launch = json.loads((folder / "launch.json").read_text("utf-8"))
@@ -87,9 +99,10 @@ def hold(folder: Path) -> None:
         "holder": os.getpid(),
         "holder_birth": identity.birth(os.getpid()),
         "boot": identity.boot_id(),
+        "init": identity.birth(1) or "",
     }
     try:
-        log = os.open(launch["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = _open_log(launch["log"])
         server = subprocess.Popen(
             launch["argv"],
             stdin=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ class Probe:
     problem: str = ""
     """Why the last question got no answer."""
     needs_key: bool = False
-    """The last answer was that the key is wrong, or that none was given."""
+    """Asked for its load, it said that the key is wrong, or that none was given."""
     _open: set[str] = field(default_factory=set)
 
     async def _ask(
@@ -44,7 +44,8 @@ class Probe:
                 timeout=aiohttp.ClientTimeout(total=seconds),
             ) as answer:
                 data = await answer.read()
-                self.needs_key = answer.status == 401
+                if kind == "loads":  # others may need none
+                    self.needs_key = answer.status == 401
                 self.problem = "" if answer.status < 400 else f"{path} answers {answer.status}"
                 return answer.status, data
         except TimeoutError:

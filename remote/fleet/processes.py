@@ -118,6 +118,8 @@ def owner(pid: int) -> str:
 
 def started_at(pid: int) -> float | None:
     """When a process began, as Unix seconds."""
+    if (known := identity.began(pid)) is not None:
+        return known
     try:
         return psutil.Process(pid).create_time()
     except (psutil.Error, OSError):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from remote.fleet.holder import write_json
-from remote.fleet.identity import boot_id
+from remote.fleet.identity import birth, boot_id
 from remote.fleet.outside import FleetError
 from remote.fleet.processes import Identity
 from remote.protocol import Flags
@@ -57,6 +57,14 @@ class Running(Struct, frozen=True):
     birth: str | None = None
     holder_birth: str | None = None
     boot: str = ""
+    init: str = ""
+    """Birth of the process that all others of this machine descend from."""
+
+    @property
+    def is_of_earlier_boot(self) -> bool:
+        """Whether host or container have been started anew since."""
+        another = bool(self.boot) and self.boot != boot_id()
+        return another or (bool(self.init) and self.init != birth(1))
 
     @property
     def identity(self) -> Identity | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
-from remote.fleet import processes
+from remote.fleet import identity, processes
 from remote.fleet.identity import Process
 from remote.fleet.outside import Dispatch
 from remote.fleet.probe import Probe
@@ -27,7 +27,7 @@ from remote.sglang.metrics import Metrics
 LIVE: tuple[ServerStatus, ...] = ("starting", "warming", "ready", "draining", "stalled", "foreign")
 """States in which there is a process."""
 
-Change: TypeAlias = Literal["fired up", "failed", "ended", "stalled", "moves again"]
+Change: TypeAlias = Literal["fired up", "failed", "ended", "stalled", "moves again", "drains"]
 """What a look can find that someone has to act on."""
 
 _N = TypeVar("_N", int, float)
@@ -37,6 +37,11 @@ _READS = 8
 
 _FULL = 0.8
 """Share of its slots that makes a server count as full."""
+
+NEEDS_KEY = "needs its API key: put it as SGLANG_API_KEY into credentials_file"
+
+_SHUTDOWN = 600.0
+"""A machine that is started again was being shut down for no longer than so many seconds."""
 
 _FRESH = 10.0
 """A token younger than this lights the tokens light."""
@@ -53,6 +58,8 @@ class Foreign:
     log: str | None
     is_sglang: bool
     started_at: float | None = None
+    api_key: str = field(default="", repr=False)
+    """What it wants of those who ask it, where that can be read; never shown."""
 
 
 @dataclass
@@ -104,12 +111,15 @@ class Server:
 
     in_flight: int | None = None
     _rates: deque[tuple[float, float]] = field(default_factory=deque)
-    _work: float = 0.0
+    _work: tuple[float, float] = (0.0, 0.0)
+    """What the counters and what the log told of its work, when last one of them moved."""
     _work_at: float | None = None
     _busy_since: float | None = None
     _stalled_since: float | None = None
     _lost_since: float | None = None
     _gone_since: float | None = None
+    _drains: bool = False
+    """It was told to end by someone else, and that is known."""
     _started_at: float | None = None
 
     # --- One life of the server ---
@@ -142,6 +152,7 @@ class Server:
         self.launch = self.holder = self.ready = self.cause = self.exit = None
         self.main, self.foreign = main, foreign
         self.listens(self.port, foreign.flags)
+        self.probe.api_key = foreign.api_key
         self.status, self.doing, self.core = "foreign", "", {}
         if foreign.log:
             self._observe_log(Path(foreign.log), 0)
@@ -159,7 +170,8 @@ class Server:
         self.loads_failing = 0
         self.probe.metrics_off = False
         self._rates.clear()
-        self._work, self._work_at = 0.0, None
+        self._work, self._work_at = (0.0, 0.0), None
+        self._drains = False
         self._busy_since = self._stalled_since = self._lost_since = self._gone_since = None
 
     def find_process(self) -> bool:
@@ -207,6 +219,8 @@ class Server:
         """Whether it is worth asking over HTTP: its port may be open, and it is SGLang's."""
         if self.foreign is not None and not self.foreign.is_sglang:
             return False
+        if self.status == "draining":
+            return not self.held  # an action that drains it asks for itself
         return self.status in ("warming", "ready", "stalled", "foreign")
 
     @property
@@ -249,7 +263,20 @@ class Server:
         if self.status in ("ready", "stalled") and (lost := self._lost(now)) is not None:
             self.fail(lost)
             return "failed"
+        if self.reader.draining and not self.held and self._drained_by_another():
+            return "drains"
         return self._working(now)
+
+    def _drained_by_another(self) -> bool:
+        """Show that it empties itself after someone else's SIGTERM; whether that is new.
+
+        It goes on admitting requests meanwhile, and ends only once it has none.
+        """
+        left = f": {self.reader.remaining} left" if self.reader.remaining else ""
+        if self.status in ("ready", "draining"):
+            self.status, self.doing = "draining", f"draining after a SIGTERM{left}"
+        new, self._drains = not self._drains, True
+        return new
 
     def _without_process(self, now: float) -> Change | None:
         if self.launch is None or self.beginning:
@@ -282,20 +309,36 @@ class Server:
         if self.launch.wanted != "up":
             self.status, self.doing = "stopped", ""
             return "ended"
-        if self.reader.draining and not self.reader.remaining and self.reader.cause is None:
-            self.cause = Cause(
-                "ended", "ended by a SIGTERM that did not come from here", again=False
-            )
-            self.status = "stopped"
+        if (restart := self._machine_restarted()) is not None:
+            self.fail(restart)
+            return "failed"
+        if self.reader.draining and self.reader.cause is None:
+            left = f", with {self.reader.remaining} requests left" if self.reader.remaining else ""
+            text = f"ended by a SIGTERM that did not come from here{left}"
+            self.cause = Cause("ended", text, again=False)
+            self.status, self.doing = "stopped", ""
             return "ended"
         self.fail(self._cause_of_end())
         return "failed"
+
+    def _machine_restarted(self) -> Cause | None:
+        """Host or container went down and took the server with it."""
+        assert self.launch is not None
+        running = self.folder.running(self.launch.launch)
+        if running is None or not running.is_of_earlier_boot:
+            return None
+        began = identity.began(1)
+        if self.exit is not None and (began is None or began - self.exit.ended > _SHUTDOWN):
+            return None  # it had ended before
+        at = f" at {time.strftime('%Y-%m-%d %H:%M', time.gmtime(began))} UTC" if began else ""
+        return Cause("restart", f"the machine was restarted{at}, and it ended with it")
 
     def _cause_of_end(self) -> Cause:
         cause = self.reader.cause
         if cause is not None:
             return cause
-        phase = "while serving" if self.ready is not None else f"while {self.reader.phase}"
+        serving = "while serving" if self.busy else "while idle"
+        phase = serving if self.ready is not None else f"while {self.reader.phase}"
         if self.exit is None:
             return Cause("unknown", f"ended {phase}; how is unknown, its holder was killed too")
         return Cause("exit", f"{describe_status(self.exit.status)} {phase}")
@@ -325,7 +368,10 @@ class Server:
         )
 
     def _working(self, now: float) -> Change | None:
-        work = self.work
+        # Either is enough: /metrics may answer late or not at all while tokens flow, and short
+        # answers end between two lines of the log.
+        counted = (self.metrics.work_tokens or 0.0) if self.metrics is not None else 0.0
+        work = (counted, float(self.reader.work))
         if work != self._work:
             self._work, self._work_at = work, now
         if not self.busy:
@@ -334,8 +380,9 @@ class Server:
             self._busy_since = now
         compiling = any(p.name in processes.COMPILERS for p in self.tree)
         since = max(self._busy_since or now, self._work_at or 0.0)
-        if self.status == "ready" and now - since > self.timing.stall and not compiling:
-            self.status, self._stalled_since = "stalled", now
+        serves = self.status == "ready" or (self.status == "draining" and self.answers)
+        if serves and now - since > self.timing.stall and not compiling:
+            self.status, self.doing, self._stalled_since = "stalled", "", now
             self.cause = Cause(
                 "stalled",
                 f"requests are in flight and no token came for {now - since:.0f} s"
@@ -424,7 +471,11 @@ class Server:
         """An answer of ``/v1/loads``, or that there was none."""
         if loads is None:
             self.loads_failing += 1
+            if self.foreign is not None and self.probe.needs_key:
+                self.doing = NEEDS_KEY
             return
+        if self.doing == NEEDS_KEY:
+            self.doing = ""
         self.loads, self.loads_at, self.loads_failing = loads, now, 0
 
     def took_metrics(self, metrics: Metrics | None, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -10,17 +11,21 @@ from remote.fleet import finding, identity, processes
 from remote.fleet.background import Background
 from remote.fleet.holder import MARK
 from remote.fleet.identity import Process
+from remote.fleet.memory import OomKills
 from remote.fleet.operations import Operations
 from remote.fleet.outside import Emit, FleetError, InVainError, Report, RunSide
 from remote.fleet.processes import Identity
 from remote.fleet.records import Launch
-from remote.fleet.server import Change, Server
+from remote.fleet.server import NEEDS_KEY, Change, Server
 from remote.fleet.timing import Timing
 from remote.sglang.catalogue import Catalogue
 from remote.sglang.causes import Cause
 
 _KNOWN = ("xid", "flags", "backend", "model", "port", "jit", "disk", "memory")
 """Causes that no report on the card explains better."""
+
+_OOM_EXPLAINS_S = 60.0
+"""A server whose process was killed within this time of the kernel's doing was killed by it."""
 
 _IN_VAIN = "not started again by itself: it would fail the same way"
 
@@ -36,6 +41,7 @@ class Watch:
         lock: Callable[[int], asyncio.Lock],
         operations: Operations,
         start_again: Callable[[Server, Launch], Awaitable[None]],
+        set_key: Callable[[Server], Awaitable[None]],
         catalogue: Callable[[], Catalogue | None],
         background: Background,
         reported: Callable[[int], Report | None],
@@ -45,9 +51,13 @@ class Watch:
     ) -> None:
         self._servers, self._lock, self._operations = servers, lock, operations
         self._start_again, self._catalogue = start_again, catalogue
+        self._set_key = set_key
         self._background, self._run, self._emit = background, run, emit
         self._reported = reported
         self._timing = timing
+        self._oom_kills = OomKills()
+        self._failed: dict[int, str] = {}
+        """The launch whose failure was told last, by GPU."""
         self._proofs: dict[int, asyncio.Task[None]] = {}
         self._polls: dict[int, asyncio.Task[None]] = {}
         self._next_table = self._next_ports = 0.0
@@ -115,6 +125,7 @@ class Watch:
         whole = time.monotonic() >= self._next_table
         if whole:
             self._next_table = time.monotonic() + self._timing.table
+            self._look_for_oom_kills()
         known = {p.pid for s in servers for p in s.tree}
         known |= {s.main.pid for s in servers if s.main is not None}
 
@@ -129,6 +140,12 @@ class Watch:
             change = server.look(table, time.time())
             if change is not None:
                 self._act(server, change)
+
+    def _look_for_oom_kills(self) -> None:
+        if count := self._oom_kills.look(time.time()):
+            what = "a process" if count == 1 else f"{count} processes"
+            text = f"the kernel killed {what} of this container: out of memory (not the GPUs')"
+            self._emit("host.oom", text, level="error")
 
     # --- Acting on it ---
 
@@ -148,6 +165,11 @@ class Watch:
             if not server.held:
                 self._operations.dispatch(server, "pause")
                 self._background.start(self._after_stall(server))
+        elif change == "drains":
+            text = f"GPU {gpu}: got a SIGTERM that did not come from here: nothing more is sent"
+            text = f"{text} to it, and it ends once it is empty"
+            self._emit("server.draining", text, gpu=gpu, level="warning")
+            self._operations.dispatch(server, "pause")
         elif change == "moves again":
             self._emit("server.ready", f"GPU {gpu}: tokens flow again", gpu=gpu)
             if not server.held:
@@ -171,7 +193,13 @@ class Watch:
     def failed(self, server: Server) -> None:
         """Say so, take it from the run, end what is left of it, and start it again if that may
         help."""
-        self._blame_card(server)
+        if server.launch is not None:
+            # A look and the proof of a start may both find it dead.
+            if self._failed.get(server.gpu) == server.launch.launch:
+                return
+            self._failed[server.gpu] = server.launch.launch
+        if not self._blame_card(server):
+            self._blame_memory(server)
         cause = server.cause.text if server.cause is not None else "nobody knows why"
         self._emit("server.failed", f"GPU {server.gpu}: {cause}", gpu=server.gpu, level="error")
         self._operations.dispatch(server, "abort")
@@ -192,6 +220,17 @@ class Watch:
         again = report.again and (cause is None or cause.again)
         server.fail(Cause("xid", f"{report.words}{seen}", again=again))
         return True
+
+    def _blame_memory(self, server: Server) -> None:
+        """A process that was killed just as the kernel killed one was that one."""
+        self._look_for_oom_kills()
+        cause, last = server.cause, self._oom_kills.last
+        if cause is None or last is None or time.time() - last > _OOM_EXPLAINS_S:
+            return
+        killed = server.exit is not None and server.exit.status == -signal.SIGKILL
+        if cause.code in ("child", "unknown") or (cause.code == "exit" and killed):
+            text = "killed by the kernel: the container's memory (not the GPU's) ran out"
+            server.fail(Cause("oom-host", f"{text}; seen of it: {cause.text}"))
 
     async def _after_failure(self, server: Server) -> None:
         launch = server.launch
@@ -279,14 +318,27 @@ class Watch:
         if known and server.introduced != server.process:
             server.introduced = server.process
             self._operations.announce(server)
+            if not server.held and not server.reader.draining:
+                self._operations.dispatch(server, "run")  # an earlier agent may have paused it
+
+    async def _ask_with_ours(self, server: Server, *, new: bool) -> None:
+        """From now on with the target's key: the foreign server's own did not open it, or could
+        not be read."""
+        if new:
+            text = f"GPU {server.gpu}: the server on port {server.port} {NEEDS_KEY}"
+            self._emit("server.key", text, gpu=server.gpu, level="warning")
+        await self._set_key(server)
 
     async def _ask(self, server: Server, kind: str) -> None:
         main = server.main
         if kind == "loads":
             loads = await server.probe.loads()
             if server.main is main:
+                keyless = server.doing != NEEDS_KEY
                 server.took_loads(loads, time.time())
                 self._introduce(server)
+                if server.doing == NEEDS_KEY:
+                    await self._ask_with_ours(server, new=keyless)
         elif kind == "metrics":
             metrics = await server.probe.metrics()
             if server.main is main:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -29,6 +30,10 @@ while {orphan} or os.getppid() == parent:
 
 def told(what: str) -> bool:
     return Path(what).exists()
+
+
+def hidden_key() -> str:
+    return Path("key").read_text() if told("key") else ""
 
 
 def log(text: str) -> None:
@@ -72,7 +77,7 @@ class Server:
             )
             sys.exit(2)
         pause = self.args.fake_load / 4
-        log(f"server_args=ServerArgs(port={self.args.port})")
+        log(f"server_args=ServerArgs(port={self.args.port}, api_key={self.args.api_key!r})")
         orphan = self.args.fake_orphan
         for title in ("sglang::scheduler", "sglang::detokenizer"):
             self.children.append(
@@ -93,6 +98,15 @@ class Server:
             f"max_running_requests={self.slots()}, context_len=8192, available_gpu_mem=7.95 GB"
         )
         time.sleep(pause)
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        key = self.args.api_key or hidden_key()
+        free = request.path in ("/health", "/metrics")
+        if key and not free and request.headers.get("Authorization") != f"Bearer {key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def health(self, _: web.Request) -> web.Response:
         await asyncio.sleep(0.05)
@@ -182,7 +196,7 @@ class Server:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     async def serve(self) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[self.guard])
         app.router.add_get("/health", self.health)
         app.router.add_get("/v1/loads", self.loads)
         app.router.add_get("/server_info", self.info)
@@ -213,6 +227,7 @@ def main() -> None:
     parser.add_argument("--mem-fraction-static", type=float)
     parser.add_argument("--enable-metrics", action="store_true")
     parser.add_argument("--api-key")
+    parser.add_argument("--config")
     parser.add_argument("--fake-load", type=float, default=0.0)
     parser.add_argument("--fake-slots", type=int, default=72)
     parser.add_argument("--fake-old-slots", type=int, default=37)
@@ -223,6 +238,8 @@ def main() -> None:
     parser.add_argument("--fake-orphan", action="store_true")
     parser.add_argument("--fake-false-up", type=float, default=0.0)
     args = parser.parse_args()
+    if args.config:  # all that is put there is the key
+        args.api_key = Path(args.config).read_text().split("'")[1]
     Path(f"env-{args.port}.json").write_text(json.dumps(dict(os.environ)))
     server = Server(args)
     server.start()

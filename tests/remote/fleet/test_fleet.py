@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from remote.fleet import identity, processes, tail
+from console.lab import venv
+from console.lab.sim.settings import SimSettings
+from remote.agent import logs
+from remote.fleet import identity, knowledge, memory, processes, tail
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.records import Folder
 from remote.kernel_log import Xid
@@ -250,6 +255,194 @@ async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
         # Reaped first: a zombie of ours keeps its pid.
         os.killpg(hand.pid, signal.SIGKILL)
         await asyncio.to_thread(hand.wait)
+
+
+@contextlib.asynccontextmanager
+async def found_by_hand(site: Site, *flags: str) -> AsyncIterator[Fleet]:
+    """A fleet that has found a server which was started in a terminal."""
+    hand = by_hand(site, site.root / "hand.log", *flags)
+    fleet = site.fleet(site.spec())
+    try:
+        await until(lambda: fleet.states()[0].state == "foreign", 10)
+        yield fleet
+    finally:
+        await site.close(fleet)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(hand.pid, signal.SIGKILL)
+        await asyncio.to_thread(hand.wait)
+
+
+async def test_a_foreign_server_is_asked_with_its_own_key(site: Site) -> None:
+    async with found_by_hand(site, "--api-key", "theirs") as fleet:
+        await until(lambda: fleet.states()[0].lights.http)
+        assert "theirs" not in str(fleet.infos()[0])
+        assert "theirs" not in str(fleet.server(0).foreign)
+
+
+async def test_a_foreign_server_whose_key_cannot_be_read_says_so(site: Site) -> None:
+    (site.root / "key").write_text("hidden")
+    async with found_by_hand(site) as fleet:
+        await until(lambda: "needs its API key" in fleet.states()[0].phase)
+        assert fleet.states()[0].lights.http is not True
+        credentials = site.root / "credentials"
+        credentials.write_text("SGLANG_API_KEY=hidden\n")
+        credentials.chmod(0o600)
+        fleet.spec = msgspec.structs.replace(fleet.spec, credentials_file=str(credentials))
+        await until(lambda: fleet.states()[0].lights.http)
+        assert fleet.states()[0].phase == ""
+    (told,) = site.events.texts("server.key")
+    assert "SGLANG_API_KEY into credentials_file" in told
+
+
+async def test_the_key_of_our_own_servers_is_read_by_nobody_else(site: Site) -> None:
+    credentials = site.root / "credentials"
+    credentials.write_text("SGLANG_API_KEY='s3cret'\n")
+    credentials.chmod(0o600)
+    spec = msgspec.structs.replace(site.spec(), credentials_file=str(credentials))
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    log = Path(fleet.infos()[0].log)
+    # SGLang prints its arguments.
+    assert "api_key='s3cret'" in await asyncio.to_thread(log.read_text)
+    assert (await asyncio.to_thread(log.stat)).st_mode & 0o077 == 0
+    shown = logs.tail("gpu0", log, 100).lines
+    assert any("api_key=***" in line for line in shown)
+    assert not any("s3cret" in line for line in shown)
+
+
+def append(log: Path, text: str) -> None:
+    with log.open("a") as out:
+        print(text, file=out)
+
+
+async def test_a_sigterm_from_elsewhere_empties_the_server_and_is_obeyed(site: Site) -> None:
+    spec = site.spec(enable_metrics=True)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    first = pid_of(fleet, 0)
+    append(Path(fleet.infos()[0].log), time.strftime("[%Y-%m-%d %H:%M:%S] Error in request: x"))
+    append(Path(fleet.infos()[0].log), "Traceback (most recent call last):\nTemplateError: x")
+    asked = asyncio.create_task(chat(fleet.url(0), 150))
+    await until(lambda: fleet.states()[0].running)
+    os.kill(first, signal.SIGTERM)
+    await until(lambda: fleet.states()[0].state == "draining")
+    assert site.run.told[-1] == (0, "pause")
+    await until(lambda: "1 left" in fleet.states()[0].phase)
+    assert await asked == "stop"  # what it had is finished
+    await until(lambda: fleet.states()[0].state == "stopped")
+    assert "SIGTERM that did not come from here" in fleet.states()[0].cause
+    assert fleet.states()[0].phase == ""
+    assert not site.events.texts("server.failed")
+    assert not site.events.texts("server.restart")
+    assert len(site.events.texts("server.draining")) == 1
+
+
+async def test_a_drain_from_elsewhere_that_is_cut_short_is_no_failure(site: Site) -> None:
+    """As of a supervisor that sends SIGTERM, waits a while, and sends SIGKILL."""
+    spec = site.spec(fake_leak=True)
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    pid = pid_of(fleet, 0)
+    os.kill(pid, signal.SIGTERM)
+    await until(lambda: "4 left" in fleet.states()[0].phase)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: fleet.states()[0].state == "stopped")
+    assert "did not come from here, with 4 requests left" in fleet.states()[0].cause
+    assert not site.events.texts("server.failed")
+
+
+async def test_a_sigterm_to_a_foreign_server_ends_it_too_and_the_next_one_is_used(
+    site: Site,
+) -> None:
+    async with found_by_hand(site) as fleet:
+        await until(lambda: (0, "run") in site.run.told)
+        asked = asyncio.create_task(chat(fleet.url(0), 150))
+        await until(lambda: fleet.states()[0].running)
+        os.kill(pid_of(fleet, 0), signal.SIGTERM)
+        await until(lambda: site.run.told[-1] == (0, "pause"))
+        assert fleet.states()[0].state == "foreign"
+        assert await asked == "stop"
+        await until(lambda: fleet.states()[0].state == "stopped")
+    async with found_by_hand(site):
+        await until(lambda: site.run.told[-1] == (0, "run"))
+
+
+async def test_a_restart_of_the_machine_is_told_as_one(site: Site) -> None:
+    spec = site.spec()
+    fleet = site.fleet(spec)
+    await fleet.up([0], epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    server = fleet.server(0)
+    assert server.holder is not None
+    assert server.main is not None
+    await site.close(fleet)
+    os.kill(server.holder.pid, signal.SIGKILL)
+    processes.end_tree(server.main, None)
+    record = site.root / ".stoker" / "servers" / "0" / "running.json"
+    running = json.loads(record.read_text())
+    assert running["init"] == identity.birth(1)
+    record.write_text(json.dumps({**running, "init": "before"}))
+    again = site.fleet(spec)
+    (line,) = await again.adopt()
+    assert "the machine was restarted at 20" in line
+    await until(lambda: again.states()[0].state == "ready")
+
+
+async def test_the_kernels_killing_for_memory_is_told_as_that(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = site.root / "cgroup"
+    group.mkdir()
+    events = group / "memory.events"
+    events.write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n")
+    monkeypatch.setenv(memory.ENVIRON, str(group))
+    spec = site.spec()
+    fleet = site.fleet(spec)
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await site.all_are(fleet, "ready")
+    first, second = pid_of(fleet, 0), pid_of(fleet, 1)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: site.events.texts("server.failed"))
+    assert "kernel" not in site.events.texts("server.failed")[0]
+    events.write_text("low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\n")
+    os.kill(second, signal.SIGKILL)
+    await until(lambda: len(site.events.texts("server.failed")) == 2)
+    assert "killed by the kernel: the container's memory" in site.events.texts("server.failed")[1]
+    assert len(site.events.texts("host.oom")) == 1
+    await until(lambda: fleet.infos()[1].pid not in (None, second))  # it may go better
+
+
+async def test_a_parser_that_gave_no_answer_is_asked_again(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the flags are those of its source, and unknown ones pass."""
+    monkeypatch.setattr(knowledge, "_TRUE_FOR", 0.0)
+    made = venv.make(tmp_path / "venv", "0.5.12", SimSettings(state_dir=str(tmp_path / "state")))
+    python, broken = tmp_path / "python", tmp_path / "broken"
+    python.write_text(
+        f'#!/bin/sh\ncase "$2" in *"print(d.version)"*) ;; *) [ -e {broken} ] && exit 1 ;; esac\n'
+        f'exec {made} "$@"\n'
+    )
+    python.chmod(0o755)
+    broken.touch()
+    spec = msgspec.structs.replace(site.spec(), python=str(python))
+    fleet = Fleet(Workspace(site.root), spec, run=site.run, emit=site.events, timing=FAST)
+    try:
+        await fleet.learn()
+        known = fleet.knowledge.catalogue
+        assert known is None or known.source == "source text"
+        broken.unlink()
+        await fleet.learn()
+        assert fleet.knowledge.catalogue is known  # that soon it is not worth the wait
+        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 400)
+        await fleet.learn()
+        assert fleet.knowledge.catalogue is not None
+        assert fleet.knowledge.catalogue.source == "parser"
+    finally:
+        await fleet.close()
 
 
 async def chat(url: str, tokens: int) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -194,7 +195,7 @@ async def test_the_story_of_one_server(slow_sim: SimSite) -> None:
     assert not sim.events.texts("server.failed")
 
 
-async def test_a_crash_in_each_phase(sim12: SimSite) -> None:
+async def test_a_crash_in_each_phase(sim: SimSite) -> None:
     """Six servers, each dying in another phase: the right phase, the right cause, no restart."""
     expected = {
         0: (Fault(fail="args"), "unsupported configuration"),
@@ -204,15 +205,15 @@ async def test_a_crash_in_each_phase(sim12: SimSite) -> None:
         4: (Fault(fail="warmup"), "warm-up"),
         5: (Fault(fail="graphs", cause="nv_target"), "header nv/target is missing"),
     }
-    sim12.gpus = len(expected)
+    sim.gpus = len(expected)
     for gpu, (fault, _) in expected.items():
-        sim12.fault(gpu, fault)
-    fleet = await up(sim12, sim12.target())
+        sim.fault(gpu, fault)
+    fleet = await up(sim, sim.target())
     await until(
-        lambda: {t for k, _, t in sim12.events.all if k == "server.failed"} == {*expected}, 60
+        lambda: {t for k, _, t in sim.events.all if k == "server.failed"} == {*expected}, 60
     )
     for gpu, (_, words) in expected.items():
-        told = [text for k, text, g in sim12.events.all if k == "server.failed" and g == gpu]
+        told = [text for k, text, g in sim.events.all if k == "server.failed" and g == gpu]
         assert words in told[0], (gpu, told)
     for gpu in (1, 2, 3, 5):
         assert fleet.states()[gpu].state == "failed"
@@ -231,21 +232,21 @@ async def test_a_crash_while_serving_names_its_cause_and_comes_back(sim12: SimSi
     await until(lambda: fleet.states()[0].state == "ready" and pid_of(fleet, 0) != first)
 
 
-async def test_hung_though_healthy(sim12: SimSite) -> None:
+async def test_hung_though_healthy(sim: SimSite) -> None:
     """Decoding stops and /health says 200: requests in flight and no token is the verdict."""
-    fleet = await up(sim12, sim12.target())
+    fleet = await up(sim, sim.target())
     await until(lambda: fleet.states()[0].state == "ready")
     async with asking(fleet, 0, 3, again=True):
         await until(lambda: fleet.states()[0].lights.tokens)
-        sim12.fault(0, Fault(stall=True))
+        sim.fault(0, Fault(stall=True))
         began = time.monotonic()
         await until(lambda: fleet.states()[0].state == "stalled")
         assert time.monotonic() - began < SIM.stall + 8
-        assert sim12.run.told[-1] == (0, "pause")
+        assert sim.run.told[-1] == (0, "pause")
         assert fleet.states()[0].lights.process
-        sim12.fault(0, None)
+        sim.fault(0, None)
         await until(lambda: fleet.states()[0].state == "ready")
-        assert sim12.run.told[-1] == (0, "run")
+        assert sim.run.told[-1] == (0, "run")
 
 
 async def test_hung_scheduler(sim: SimSite) -> None:
@@ -265,18 +266,64 @@ async def test_hung_scheduler(sim: SimSite) -> None:
     await until(lambda: fleet.states()[0].state == "ready" and pid_of(fleet, 0) != first)
 
 
-async def test_slow_but_busy_is_not_dead(sim12: SimSite) -> None:
-    fleet = await up(sim12, sim12.target())
+async def test_slow_but_busy_is_not_dead(sim: SimSite) -> None:
+    fleet = await up(sim, sim.target())
     await until(lambda: fleet.states()[0].state == "ready")
     async with asking(fleet, 0, 3, again=True):
         await until(lambda: fleet.states()[0].lights.tokens)
-        sim12.fault(0, Fault(slow=20.0, slow_probe_s=4.0))
+        sim.fault(0, Fault(slow=20.0, slow_probe_s=4.0))
         deadline = time.monotonic() + SIM.stall + 4
         while time.monotonic() < deadline:
             assert fleet.states()[0].state == "ready", fleet.states()[0]
             await asyncio.sleep(0.1)
         assert fleet.states()[0].lights.tokens
-    assert not sim12.events.texts("server.stalled")
+    assert not sim.events.texts("server.stalled")
+
+
+async def test_a_sigterm_from_elsewhere_while_answers_are_made(sim: SimSite) -> None:
+    """It gets nothing new and ends, in both dialects, with all that it had answered."""
+    fleet = await up(sim, sim.target())
+    await until(lambda: fleet.states()[0].state == "ready")
+    async with asking(fleet, 0, 3) as asked:
+        await until(lambda: fleet.states()[0].running)
+        os.kill(pid_of(fleet, 0), signal.SIGTERM)
+        await until(lambda: fleet.states()[0].state == "draining")
+        assert sim.run.told[-1] == (0, "pause")
+        await until(lambda: fleet.states()[0].state == "stopped", 40)
+        assert [await one for one in asked] == ["length"] * 3
+    assert "SIGTERM that did not come from here" in fleet.states()[0].cause
+    assert not sim.events.texts("server.failed")
+
+
+def beside(site: SimSite, log: Path) -> subprocess.Popen[bytes]:
+    """Another server, on another card, that takes the port of the first one."""
+    model = ("--model-path", "Qwen/Qwen3.6-27B", "--port", str(site.base))
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [str(site.python), "-m", "sglang.launch_server", *model],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "1"},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+
+async def test_up_is_not_believed_of_one_that_lost_its_port(sim: SimSite, tmp_path: Path) -> None:
+    """It says that it is up, for another server has answered its warm-up: then it ends."""
+    sim.fault(0, Fault(slow=40.0))
+    fleet = await up(sim, sim.target())
+    log = Path(fleet.infos()[0].log)
+    other = beside(sim, tmp_path / "other.log")
+    try:
+        await until(lambda: sim.events.texts("server.set_aside"), 60)
+    finally:
+        os.killpg(other.pid, signal.SIGKILL)
+        await asyncio.to_thread(other.wait)
+    (failed,) = sim.events.texts("server.failed")
+    assert f"port {sim.base} is " in failed
+    assert "fired up" in await asyncio.to_thread(log.read_text)
+    assert not sim.events.texts("server.ready")
+    assert (0, "run") not in sim.run.told
 
 
 async def test_silent_start(sim12: SimSite) -> None:
@@ -300,12 +347,12 @@ async def test_an_orphan_that_holds_memory_is_ended(sim12: SimSite) -> None:
     await until(lambda: all(identity.birth(p.pid) != p.birth for p in tree), 15)
 
 
-async def test_a_drain_without_end_is_cut(sim12: SimSite) -> None:
-    spec = sim12.target(drain=0.5)
-    fleet = sim12.fleet(spec, replace(SIM, term=2.0))
-    await fleet.up(None, epoch=sim12.epoch(spec), who="ann")
+async def test_a_drain_without_end_is_cut(sim: SimSite) -> None:
+    spec = sim.target(drain=0.5)
+    fleet = sim.fleet(spec, replace(SIM, term=2.0))
+    await fleet.up(None, epoch=sim.epoch(spec), who="ann")
     await until(lambda: fleet.states()[0].state == "ready")
-    sim12.fault(0, Fault(endless_drain=True))
+    sim.fault(0, Fault(endless_drain=True))
     main = fleet.server(0).main
     assert main is not None
     began = time.monotonic()
