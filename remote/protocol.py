@@ -251,7 +251,8 @@ class Progress(Struct, omit_defaults=False):
     continued: int = 0
     """Records of this process's whose answer was interrupted and continued."""
     tokens_kept: int = 0
-    """Output tokens of interrupted answers that this process kept."""
+    """Output tokens of interrupted answers that this process kept, or took over from the one before
+    it."""
     tokens_lost: int = 0
     """Output tokens of interrupted answers that this process had to throw away, as far as the
     servers told them."""

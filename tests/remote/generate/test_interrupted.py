@@ -229,6 +229,7 @@ def test_the_run_is_killed_between_keeping_and_going_on(
     wish(s0="abort", s1="abort")
     wait_for(lambda: wish.empty(0) and wish.empty(1), what="emptied")
     assert run.progress()["partial"] > 0
+    kept = run.progress()["tokens_kept"]
     run.kill()
     run.wait()
     one.end()
@@ -244,6 +245,8 @@ def test_the_run_is_killed_between_keeping_and_going_on(
     }
     assert all(record["server"] == url(three) for record in parts)
     assert run.progress()["tokens_lost"] == 0
+    assert run.progress()["tokens_kept"] == kept > 0
+    assert f"{kept:,} tokens kept" in run.text()
     assert not run.lines("pending.jsonl")
 
 
