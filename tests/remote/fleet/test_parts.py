@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from remote.fleet import environment, identity, processes, tail
+from remote.fleet import environment, identity, memory, processes, tail
 from remote.fleet.environment import EnvScriptError
 from remote.fleet.holder import MARK
 from remote.fleet.launcher import describe
@@ -264,3 +265,39 @@ def test_a_process_of_an_earlier_boot_is_gone() -> None:
 def test_exits_in_words(status: int, words: str) -> None:
     assert words in describe_status(status)
     assert "nobody knows" in describe_status(None)
+
+
+def test_kills_for_memory_are_counted_in_both_hierarchies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(memory.ENVIRON, str(tmp_path))
+    nothing = memory.OomKills()
+    assert nothing.look(1.0) == 0
+    old = tmp_path / "memory" / "memory.oom_control"
+    old.parent.mkdir()
+    old.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
+    assert nothing.look(2.0) == 0  # where nothing was known, nothing is new
+    kills = memory.OomKills()
+    old.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 6\n")
+    assert kills.look(3.0) == 2
+    assert kills.look(4.0) == 0
+    assert kills.last == 3.0
+    # In the present hierarchy the container's own count comes first.
+    (tmp_path / "memory.events").write_text("oom 9\noom_kill 1\noom_group_kill 0\n")
+    kills = memory.OomKills()
+    (tmp_path / "memory.events").write_text("oom 9\noom_kill 2\noom_group_kill 7\n")
+    assert kills.look(5.0) == 1
+
+
+def test_ages_are_those_of_the_processes() -> None:
+    before = time.time()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        began = identity.began(child.pid)
+        assert began is not None
+        assert began == pytest.approx(before, abs=2.0)
+        assert processes.started_at(child.pid) == pytest.approx(began, abs=0.1)
+    finally:
+        child.kill()
+        child.wait()
+    assert identity.began(child.pid) is None
