@@ -18,7 +18,8 @@ from typing import Literal, Protocol
 from msgspec.structs import replace
 
 from remote.fleet import plan
-from remote.fleet.judge import judge
+from remote.fleet.conclusion import conclude
+from remote.fleet.judging import Judging
 from remote.fleet.operations import Operations
 from remote.fleet.outside import Emit, FleetError
 from remote.fleet.server import Server
@@ -60,9 +61,15 @@ class Swapper:
         self._server, self._lock = server, lock
         self._ops, self._start, self._emit, self._save = operations, start, emit, save
         self._may_begin = may_begin
-        self._show, self._rates = show, rates
+        self._show = show
         self._drain_seconds = drain_seconds
-        self._timing = operations.timing
+        self._judging = Judging(
+            lambda: self.swap,
+            rates,
+            old.tok_s_per_gpu if old is not None else None,
+            operations.timing,
+            self._hold_up,
+        )
         self._counted = operations.run.tokens()
         self._ends = False
 
@@ -100,7 +107,7 @@ class Swapper:
         if self._is_to_go and not self._unwanted():  # decided while they were put back
             await self._settle_it()
         self._ends = True
-        return await self._conclude()
+        return await self._end(conclude(self.swap))
 
     async def _settle_it(self) -> None:
         """Wait for the confirmation where one is asked for; take back what is not to stay."""
@@ -124,47 +131,6 @@ class Swapper:
     @property
     def _confirmation(self) -> SwapStep | None:
         return plan.of(self.swap, self.swap.gpus[0], "confirm") if self.swap.gpus else None
-
-    async def _conclude(self) -> Swap:
-        swap = self.swap
-        wrong = [gpu for gpu in swap.gpus if plan.failed(swap, gpu)]
-        if not wrong:
-            slots = sorted({s.text for s in swap.steps if s.name == "compare" and s.text})
-            judged = [s.text for s in swap.steps if s.name in ("judge", "confirm") and s.text]
-            text = f"{_gpus(swap.gpus)} on the new flags: {'; '.join([*slots, *judged])}"
-            return await self._end(replace(swap, state="done", text=text))
-        first = plan.failed(swap, wrong[0])
-        assert first is not None
-        back = [g for g in swap.gpus if plan.of(swap, g, "put back") is not None]
-        moved = [g for g in swap.gpus if g not in back and not plan.untouched(swap, g)]
-        waiting = [g for g in swap.gpus if plan.untouched(swap, g)]
-        for gpu in waiting:
-            swap = plan.skip_rest(swap, gpu)
-        lost = [
-            gpu
-            for gpu in back
-            if (step := plan.of(swap, gpu, "put back")) is None or step.state != "done"
-        ]
-        same = [gpu for gpu in back if gpu not in lost and not plan.was_stopped(swap, gpu)]
-        if first.name == "confirm":
-            text = first.text
-        elif first.name == "judge":
-            text = f"{_gpus(wrong)} as the canary: {first.text}"
-        elif first.name == "pause":
-            text = f"{_gpus(wrong)} could not be swapped: {first.text}"
-        else:
-            text = f"{_gpus(wrong)} did not come up with the new flags: {first.text}"
-        if lost:
-            text += f"; {_gpus(lost)} could not be put back either"
-        elif len(back) > len(same):
-            text += "; the previous flags were put back"
-        if same:
-            text += f"; {_gpus(same)} left as before"
-        if moved:
-            text += f"; {_gpus(moved)} keep the new flags"
-        if waiting:
-            text += f"; {_gpus(waiting)} not touched"
-        return await self._end(replace(swap, state="failed" if lost else "rolled back", text=text))
 
     async def _end(self, swap: Swap) -> Swap:
         await self._ops.run.refresh()
@@ -202,43 +168,13 @@ class Swapper:
     # --- Is it any better? ---
 
     async def _judge(self, server: Server) -> tuple[StepState, str]:
-        step = plan.of(self.swap, server.gpu, "judge")
-        began = step.began if step is not None and step.began is not None else time.time()
-        mine: list[float] = []
-        others: dict[int, list[float]] = {}
-        settled = time.time() + self._timing.settle
-        base = self._old.tok_s_per_gpu if self._old is not None else None
-        while True:
-            if self.swap.decision:
-                kept = self.swap.decision == "keep"
-                if kept:
-                    await asyncio.to_thread(server.settle)
-                # It is carried out with this step: a later wait wants a decision of its own.
-                self.swap = replace(self.swap, decision="")
-                word = "promoted" if kept else "taken back"
-                return ("done" if kept else "failed"), f"{word} by {self.swap.decided_by}"
-            if server.status in ("failed", "stopped", "stalled"):
-                cause = server.cause.text if server.cause is not None else "it ended"
-                return "failed", cause
-            now = time.time()
-            if now > settled:
-                rates = self._rates()
-                rate = rates.pop(server.gpu, None)
-                if rate is not None:
-                    mine.append(rate)
-                    for gpu, value in rates.items():
-                        others.setdefault(gpu, []).append(value)
-            found = judge(mine, others, base=base)
-            self._hold_up(f"canary GPU {server.gpu}: {found.text}")
-            if found.verdict in ("better", "same"):
-                await asyncio.to_thread(server.settle)
-                return "done", found.text
-            if found.verdict == "worse":
-                return "failed", found.text
-            if now - began > self._timing.judge_most:
-                no_worse = found.ratio is not None and found.ratio >= 1
-                return ("done" if no_worse else "failed"), f"after {now - began:.0f} s {found.text}"
-            await asyncio.sleep(self._timing.judge_sample)
+        state, text = await self._judging.canary(server, self._began(server.gpu, "judge"))
+        if state == "done":
+            await asyncio.to_thread(server.settle)
+        # What was said of the canary is carried out: a confirmation is asked for by itself.
+        if self.swap.decision == "keep" or state == "failed":
+            self.swap = replace(self.swap, decision="")
+        return state, text
 
     async def _confirm(self) -> None:
         first = self._server(self.swap.gpus[0])
@@ -246,30 +182,12 @@ class Swapper:
         self._hold_up("")
 
     async def _confirmed(self, server: Server) -> tuple[StepState, str]:
-        step = plan.of(self.swap, server.gpu, "confirm")
-        began = step.began if step is not None and step.began is not None else time.time()
-        until = began + (self.swap.confirm_s or 0.0)
-        base = self._old.tok_s_per_gpu if self._old is not None else None
-        samples: dict[int, list[float]] = {gpu: [] for gpu in self.swap.gpus}
-        settled = time.time() + self._timing.settle
-        while True:
-            if time.time() > settled:
-                for gpu, rate in self._rates().items():
-                    if gpu in samples:
-                        samples[gpu].append(rate)
-            found = judge(max(samples.values(), key=len), {}, base=base)
-            who = self.swap.decided_by
-            if self._is_to_go:
-                return "failed", f"taken back by {who}"
-            if self.swap.decision:
-                if found.verdict == "worse":
-                    return "failed", f"confirmed by {who}, but {found.text}"
-                return "done", f"confirmed by {who}"
-            left = until - time.time()
-            if left <= 0:
-                return "failed", f"not confirmed within {_span(self.swap.confirm_s or 0.0)}"
-            self._hold_up(f"waits to be confirmed, {left:.0f} s left; {found.text}")
-            await asyncio.sleep(min(self._timing.judge_sample, max(left, 0.01)))
+        return await self._judging.confirmation(self._began(server.gpu, "confirm"))
+
+    def _began(self, gpu: int, name: StepName) -> float:
+        """When a step was begun, be it by an earlier agent."""
+        step = plan.of(self.swap, gpu, name)
+        return step.began if step is not None and step.began is not None else time.time()
 
     async def _take_back(self, gpu: int) -> None:
         back = plan.of(self.swap, gpu, "put back")
@@ -328,15 +246,13 @@ class Swapper:
         step = plan.of(self.swap, gpu, name)
         if step is not None and step.state in plan.OVER:
             return True
-        began = step.began if step is not None and step.began is not None else time.time()
+        began = self._began(gpu, name)
         self.swap = plan.mark(self.swap, gpu, name, state="doing", began=began)
         await self._save(self.swap)
         try:
             state, text = await do(server)
         except FleetError as error:
             state, text = "failed", str(error)
-        if name == "judge" and self.swap.decision == "keep":
-            self.swap = replace(self.swap, decision="")  # a confirmation is asked for by itself
         self.swap = plan.mark(
             self._count(self.swap),
             gpu,
@@ -383,8 +299,7 @@ class Swapper:
     async def _drain(self, server: Server) -> tuple[StepState, str]:
         if not server.alive or self._is_new(server):
             return "skipped", ""
-        step = plan.of(self.swap, server.gpu, "drain")
-        began = step.began if step is not None and step.began is not None else time.time()
+        began = self._began(server.gpu, "drain")
         if await self._ops.drain(server, began + self._drain_seconds):
             return "done", f"empty after {time.time() - began:.0f} s"
         left = self._ops.left(server)
@@ -541,13 +456,3 @@ async def _together(work: list[Awaitable[None]]) -> None:
     for result in results:
         if isinstance(result, BaseException):
             raise result
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _gpus(gpus: list[int]) -> str:
-    if len(gpus) == 1:
-        return f"GPU {gpus[0]}"
-    return "GPUs " + ", ".join(str(gpu) for gpu in gpus)

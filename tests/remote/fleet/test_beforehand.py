@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from remote.fleet import finding, processes
+from remote.fleet import finding, launcher, processes
 from remote.fleet.fleet import FleetError
 from remote.fleet.planning import refuse_take_over
 from remote.fleet.server import Foreign
@@ -28,7 +28,9 @@ def with_script(site: Site, spec: TargetSpec, text: str) -> TargetSpec:
     return msgspec.structs.replace(spec, env_script=str(script))
 
 
-async def test_nothing_is_stopped_that_could_not_be_started_again(site: Site) -> None:
+async def test_nothing_is_stopped_that_could_not_be_started_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fleet, old = await ready_fleet(site)
     pids = [pid_of(fleet, 0), pid_of(fleet, 1)]
     good = fleet.spec
@@ -45,6 +47,10 @@ async def test_nothing_is_stopped_that_could_not_be_started_again(site: Site) ->
         fleet.spec = spec
         with pytest.raises(FleetError, match=words):
             await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+    fleet.spec = good
+    with monkeypatch.context() as patch, pytest.raises(FleetError, match="MiB free in .*: make"):
+        patch.setattr(launcher, "LEAST_DISK", 1 << 60)
+        await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     # It was all right when it was planned, and is not when its turn comes.
     fleet.spec = with_script(site, good, "true\n")
     swap, new, _ = await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
