@@ -48,9 +48,10 @@ async def test_nothing_is_stopped_that_could_not_be_started_again(
         with pytest.raises(FleetError, match=words):
             await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     fleet.spec = good
-    with monkeypatch.context() as patch, pytest.raises(FleetError, match="MiB free in .*: make"):
+    with monkeypatch.context() as patch:
         patch.setattr(launcher, "LEAST_DISK", 1 << 60)
-        await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
+        with pytest.raises(FleetError, match="MiB free in"):
+            await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     # It was all right when it was planned, and is not when its turn comes.
     fleet.spec = with_script(site, good, "true\n")
     swap, new, _ = await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
