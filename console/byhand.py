@@ -36,8 +36,9 @@ def lines(target: Target, state: State, gpus: Sequence[int]) -> list[str]:
 def _server(target: Target, state: State, gpu: int) -> list[list[str]]:
     spec = state.target or target.spec
     info = state.infos.get(gpu)
-    place = PurePosixPath(spec.workspace) / spec.fleet.log_dir / f"sglang_gpu{gpu}.log"
-    log = info.log if info is not None and info.log else str(place)
+    told = info.log if info is not None else ""
+    place = told or f"{spec.fleet.log_dir}/sglang_gpu{gpu}.log"
+    log = str(PurePosixPath(spec.workspace) / place)
     found = [["tail", "-n", "200", "-F", log]]
     if info is None:
         return found

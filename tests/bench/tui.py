@@ -248,8 +248,6 @@ def panes(folder: Path, config: Path, logs: Path, seconds: float, presses: int) 
                 writer.kill()
                 writer.wait()
         found[str(rate)] = row
-        for log in logs.glob("*.log"):
-            os.truncate(log, 0)  # at a hundred thousand lines a second they fill a disk
     terminal.close()
     return found
 

@@ -34,6 +34,7 @@ import console.app
 import console.replay
 import console.watch
 from console.app import StokerApp
+from console.config import Hop, Target
 from console.feed import Connect
 from console.model import Link
 from console.replay import ReplayFeed
@@ -109,8 +110,19 @@ def _story(change: Callable[[Story], None] = lambda _: None) -> Connect:
     return make
 
 
+WAY = Target(
+    name="ct200",
+    ssh="root@10.1.2.6",
+    hop=Hop("pct", "200"),
+    agent_python="/opt/agent/bin/python",
+    spec=TargetSpec("ct200", "/workspace"),
+)
+"""The way to the story's target, for the lines to copy."""
+
+
 def _app(connect: Connect | list[Source], seen: Seen | None = None) -> StokerApp:
-    app = StokerApp(connect, name="ct200", remember=False, strict=True)
+    sources = connect if isinstance(connect, list) else [Source("ct200", connect, target=WAY)]
+    app = StokerApp(sources, name="ct200", remember=False, strict=True)
     app.front.greeted = True
     app.front.seen = seen
     return app
