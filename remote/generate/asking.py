@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from remote.generate import context, requests
-from remote.generate.client import TroubleError, too_long
 from remote.generate.floor import Floor
 from remote.generate.job import Job
 from remote.generate.outcomes import Answer
 from remote.generate.partial import Partial
 from remote.generate.server import Server
+from remote.generate.trouble import TroubleError, hopeless, too_long
 
 
 class Asking:
@@ -29,9 +29,7 @@ class Asking:
         try:
             body = requests.chat_body(floor.settings, server, job, floor.session)
         except ValueError as error:
-            trouble = TroubleError("rejected", str(error))
-            trouble.final = True
-            raise trouble from None
+            raise hopeless(str(error)) from None
         if base is None and floor.settings.endpoint == "chat":
             await self._make_room(server, job, body)
             if server.breaks_off:

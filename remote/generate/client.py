@@ -1,4 +1,4 @@
-"""Requests to OpenAI-compatible servers, and what their answers mean.
+"""Requests to OpenAI-compatible servers.
 
 httpx is the interface; under it stands aiohttp's connection pool (httpx-aiohttp), because
 httpcore's pool looks at every connection for every request (encode/httpcore#1035), which at 512
@@ -10,24 +10,22 @@ answered, the request is sent once more without a word.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from email.utils import parsedate_to_datetime
 from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import aiohttp
 import httpx
 import msgspec
 from httpx_aiohttp import AiohttpTransport
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
 from remote.generate.outcomes import Answer
-from remote.generate.partial import Partial
-from remote.generate.records import Usage, encode
+from remote.generate.records import encode
+from remote.generate.replies import read_answer, refusal
+from remote.generate.trouble import TroubleError, hopeless
 from remote.sglang import loads, metrics
 
 _TEMPLATE = "model messages tools tool_choice chat_template_kwargs reasoning_effort".split()
@@ -35,37 +33,6 @@ _TEMPLATE = "model messages tools tool_choice chat_template_kwargs reasoning_eff
 KEEP_ALIVE_S = 3.0
 _AGAIN_WITHIN_S = 2.0
 """A kept connection that the server had closed shows itself at once."""
-
-Cause: TypeAlias = Literal[
-    "refused", "reset", "timeout", "busy", "server", "garbage", "abort", "denied", "rejected"
-]
-"""``busy``: come back later (429, 503 …); ``server``: another 5xx; ``garbage``: not an answer;
-``abort``: the server broke the answer off; ``denied``: wrong key, model or path, whatever the
-prompt; ``rejected``: this prompt will never do."""
-
-
-class TroubleError(Exception):
-    """A request that gave no answer."""
-
-    def __init__(
-        self, cause: Cause, text: str, status: int | None = None, after: float | None = None
-    ) -> None:
-        super().__init__(text)
-        self.cause: Cause = cause
-        self.text = text
-        self.status = status
-        self.after = after
-        """Seconds that the server asks to wait (Retry-After)."""
-        self.answer: Answer | None = None
-        """``abort`` of a chat request: what it had so far."""
-        self.made = 0
-        """Tokens of the request that was broken off."""
-        self.partial: Partial | None = None
-        """What ``/generate`` had made when it was broken off, or before something else failed."""
-        self.final = False
-        """``rejected`` before it was sent: no server could do anything with it."""
-        self.size: int | None = None
-        """``rejected`` for so many tokens, which only a longer context has room for."""
 
 
 class Sample(Struct):
@@ -88,35 +55,6 @@ class Identity(Struct):
     """Longest prompt and answer together, tokens."""
 
 
-class _Message(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None  # vLLM's name for it
-    tool_calls: Raw | UnsetType = UNSET  # msgspec takes no array for `Raw | None`
-
-
-class _Choice(Struct):
-    message: _Message
-    finish_reason: str | None = None
-
-
-class _Details(Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    reasoning_tokens: int | None = None  # SGLang 0.5.12 has it here
-    completion_tokens_details: _Details | None = None
-
-
-class _Chat(Struct):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-    model: str = ""
-
-
 class _Model(Struct):
     id: str = ""
     owned_by: str = ""
@@ -131,7 +69,6 @@ class _Models(Struct):
     data: list[_Model]
 
 
-_chat = msgspec.json.Decoder(_Chat).decode
 _kept: ContextVar[SimpleNamespace | None] = ContextVar("kept", default=None)
 
 
@@ -194,9 +131,7 @@ class Client:
         try:
             data = encode(body)
         except (TypeError, ValueError, OverflowError) as error:
-            trouble = TroubleError("rejected", f"cannot be sent as JSON: {error}")
-            trouble.final = True
-            raise trouble from None
+            raise hopeless(f"cannot be sent as JSON: {error}") from None
         box = SimpleNamespace(reused=False)
         _kept.set(box)
         began = time.monotonic()
@@ -332,93 +267,6 @@ class Client:
             )
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise _transport(error) from error
-
-
-def too_long(tokens: int, context: int | None) -> TroubleError:
-    """A prompt that a server of that context cannot take."""
-    text = f"its {tokens} tokens leave no room in a context of {context}"
-    trouble = TroubleError("rejected", text)
-    trouble.size = tokens
-    return trouble
-
-
-def read_answer(data: bytes) -> Answer:
-    """The answer in the body of a 200.
-
-    :raises TroubleError: it is none, or was broken off.
-    """
-    try:
-        chat = _chat(data)
-        choice = chat.choices[0]
-        data.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
-        text = f"answered 200 with no completion ({error})"
-        raise TroubleError("garbage", text[:300], 200) from None
-    message = choice.message
-    calls = message.tool_calls
-    usage = Usage()
-    if (said := chat.usage) is not None:
-        details = said.completion_tokens_details
-        reasoning = said.reasoning_tokens
-        if reasoning is None and details is not None:
-            reasoning = details.reasoning_tokens
-        usage = Usage(said.prompt_tokens or 0, said.completion_tokens or 0, reasoning or 0)
-    answer = Answer(
-        content=message.content,
-        reasoning=message.reasoning_content or message.reasoning,
-        tool_calls=None if calls is UNSET or bytes(calls) in (b"null", b"[]") else calls.copy(),
-        finish_reason=choice.finish_reason,
-        usage=usage,
-        model=chat.model,
-    )
-    if answer.finish_reason == "abort":
-        trouble = TroubleError("abort", "the server broke the answer off", 200)
-        trouble.answer = answer
-        trouble.made = usage.completion_tokens
-        raise trouble
-    return answer
-
-
-def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> TroubleError:
-    """What a status other than 200 means."""
-    text = message_of(body) or f"HTTP {status}"
-    if status in (408, 409, 425, 429, 503):
-        return TroubleError("busy", text, status, retry_after(headers.get("retry-after")))
-    if status in (401, 403, 404, 405):
-        return TroubleError("denied", text, status)
-    if status == 400 and text.startswith("Duplicate request ID"):
-        return TroubleError("busy", text, status)
-    if 400 <= status < 500:
-        return TroubleError("rejected", text, status)
-    return TroubleError("server", text, status)
-
-
-def message_of(body: bytes) -> str:
-    """The message in an error body: SGLang's flat one, OpenAI's nested one, or a bare string."""
-    try:
-        document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return body[:200].decode("utf-8", "replace").strip()
-    if isinstance(document, dict):
-        inner = document.get("error", document)
-        if isinstance(inner, str):
-            return inner
-        if isinstance(inner, dict):
-            return str(inner.get("message") or inner.get("detail") or "")[:1000]
-    return str(document)[:200]
-
-
-def retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, given as seconds or as an HTTP date."""
-    if not value:
-        return None
-    with contextlib.suppress(ValueError):
-        seconds = float(value)
-        return max(0.0, seconds) if math.isfinite(seconds) else None
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError):
-        return None
 
 
 def _transport(error: BaseException) -> TroubleError:

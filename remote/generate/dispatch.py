@@ -17,7 +17,7 @@ from typing import Any
 from remote.generate import context, returning
 from remote.generate.accounts import Accounts
 from remote.generate.asking import Asking
-from remote.generate.client import Client, TroubleError
+from remote.generate.client import Client
 from remote.generate.crashes import Crashes
 from remote.generate.failures import Failures
 from remote.generate.floor import Floor
@@ -36,6 +36,7 @@ from remote.generate.seats import Seats
 from remote.generate.server import Server
 from remote.generate.settings import Settings
 from remote.generate.trials import Trials
+from remote.generate.trouble import TroubleError
 from remote.generate.verdicts import Verdicts
 from remote.generate.work import Work
 from remote.protocol import Reading

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from remote.generate.client import TroubleError
 from remote.generate.crashes import Crashes
 from remote.generate.floor import Floor
 from remote.generate.job import Job
 from remote.generate.partial import Partial
 from remote.generate.refusals import Refusals
 from remote.generate.server import Server
+from remote.generate.trouble import TroubleError
 
 FREE = 8
 """Failures of a prompt that may be its server's fault and do not count, at most; then they do."""

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from remote.generate import partial as partials
 from remote.generate import requests, sampling
-from remote.generate.client import TroubleError
 from remote.generate.floor import Floor
 from remote.generate.job import Job
 from remote.generate.partial import Partial
 from remote.generate.server import Server
+from remote.generate.trouble import TroubleError
 
 QUEUE_S = 4.0
 """How long a server's own queue may take to run empty before what runs is broken off."""

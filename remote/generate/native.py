@@ -22,12 +22,13 @@ from msgspec import Raw, Struct, field
 from remote.generate import facts as server_facts
 from remote.generate import partial as partials
 from remote.generate import requests, sampling
-from remote.generate.client import Client, TroubleError, too_long
+from remote.generate.client import Client
 from remote.generate.facts import Facts
 from remote.generate.outcomes import Answer
 from remote.generate.partial import THINK, THINK_END, Opening, Partial
 from remote.generate.sampling import Asked
 from remote.generate.server import Server
+from remote.generate.trouble import TroubleError, hopeless, too_long
 
 _END_IDS = 4
 """Tokens at a prompt's end that show how it leaves thinking."""
@@ -122,9 +123,7 @@ class Native:
         try:
             asked = sampling.translate(body, facts.defaults or {})
         except sampling.SamplingError as error:
-            trouble = TroubleError("rejected", str(error))
-            trouble.final = True
-            raise trouble from None
+            raise hopeless(str(error)) from None
         prompt = base.prompt_ids if base is not None else []
         if not prompt:
             prompt = (await self._post(f"{server.url}/tokenize", asked.template, _Tokens)).tokens

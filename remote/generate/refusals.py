@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Hashable
 
 from remote.generate import context
-from remote.generate.client import TroubleError
 from remote.generate.floor import Floor
 from remote.generate.job import Job
 from remote.generate.records import Outcome
 from remote.generate.server import DOUBTS, Doubt, Server
+from remote.generate.trouble import TroubleError
 
 
 class Refusals:

@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from remote.generate import requests, sampling
-from remote.generate.client import Client, TroubleError
+from remote.generate.client import Client
 from remote.generate.native import Native
 from remote.generate.server import Server
 from remote.generate.settings import Settings
+from remote.generate.trouble import TroubleError
 
 CHECK_S = 20.0
 """How long a trial completion may take."""

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from remote.generate import requests, sampling
-from remote.generate.client import TroubleError, too_long
 from remote.generate.job import Job
 from remote.generate.outcomes import Answer
 from remote.generate.records import Usage
 from remote.generate.recovery import TAKEN
 from remote.generate.seats import WITNESSES
 from remote.generate.server import DOUBTS, LONGEST_REST_S, PROBATION, Server
+from remote.generate.trouble import TroubleError, too_long
 from tests.remote.generate.desk import Desk
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from remote.generate.client import Client, TroubleError, read_answer, refusal, retry_after
+from remote.generate.client import Client
+from remote.generate.replies import read_answer, refusal, retry_after
+from remote.generate.trouble import TroubleError
 from tests.remote.generate.conftest import Served
 
 REAL = Path(__file__).parents[4] / "shared" / "fixtures" / "real-engines"

@@ -13,11 +13,13 @@ import pytest
 from console.lab.sim import model
 from remote.generate import partial as partials
 from remote.generate import requests, sampling
-from remote.generate.client import Client, TroubleError, read_answer
+from remote.generate.client import Client
 from remote.generate.native import Native
 from remote.generate.outcomes import Answer
 from remote.generate.partial import Partial
+from remote.generate.replies import read_answer
 from remote.generate.server import Server
+from remote.generate.trouble import TroubleError
 from tests.console.lab_sim import servers
 
 TOOL = {

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from remote.generate import partial as partials
-from remote.generate.client import TroubleError
 from remote.generate.facts import Facts
 from remote.generate.job import Job
 from remote.generate.outcomes import Answer
@@ -17,6 +16,7 @@ from remote.generate.partial import Partial, Segment
 from remote.generate.records import Pending, Usage
 from remote.generate.recovery import TAKEN, TODO
 from remote.generate.server import PROBATION, Server
+from remote.generate.trouble import TroubleError
 from tests.remote.generate.desk import Desk
 
 
