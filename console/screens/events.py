@@ -132,7 +132,7 @@ class EventsScreen(StokerScreen):
         self._held: dict[int, Event] = {}
         """Every event that is in the list, or would be without the filter, by its id."""
         self._loading = False
-        self._whole = False
+        self._reached = False
         """Whether nothing is before the first of them."""
         self._fetched = False
         """Whether some of them were not pushed here but asked for."""
@@ -159,7 +159,7 @@ class EventsScreen(StokerScreen):
                 pane.add([(e.id, event_text(e)) for e in fresh])
             else:
                 self.refill()  # older ones came, asked for elsewhere
-        if pane.following and len(self._held) > MAX_EVENTS:
+        if pane.following and not self._loading and len(self._held) > MAX_EVENTS:
             self._forget()
         count = f"{pane.count} of {len(self._held)} " if self.query_one(FilterLine).text else ""
         right: list[Part] = [(count or f"{len(self._held)} ", "dim")]
@@ -167,17 +167,16 @@ class EventsScreen(StokerScreen):
             right.insert(0, ("held  ", "bold warn"))
         if self._loading:
             right.insert(0, ("reading …  ", "bold info"))
-        elif self._fetched and not self._whole:
-            right.insert(0, ("older: page up  ", "warn"))
-        elif skipped := state.skipped.get("events"):
-            right.insert(0, (f"{short(skipped)} older: page up  ", "warn"))
+        elif not self._reached and (skipped := state.skipped.get("events")):
+            some = "" if self._fetched else f"{short(skipped)} "
+            right.insert(0, (f"{some}older: page up  ", "warn"))
         title = spread([(" Events", "bold text")], right, pane.size.width)
         pane.set_title([(text, f"{style} on-panel") for text, style in title])
 
     def _forget(self) -> None:
         """Hold only what is pushed here."""
         self._held = {e.id: e for e in self.app.state.events}
-        self._whole = self._fetched = False
+        self._reached = self._fetched = False
 
     async def act(self, name: str) -> bool:
         """See :class:`StokerScreen`."""
@@ -208,7 +207,7 @@ class EventsScreen(StokerScreen):
 
     def on_event_pane_older(self) -> None:
         """Fetch what is before the first one held."""
-        if self._loading or self._whole:
+        if self._loading or self._reached:
             return
         if len(self._held) >= HELD:
             self.app.say(f"{HELD:,} events are held here: S saves all of them to a file")
@@ -224,14 +223,15 @@ class EventsScreen(StokerScreen):
             while self._held and len(self._held) < HELD and pane.count <= shown:
                 first = min(self._held)
                 found = await self.app.ask(ReadEvents(limit=BACK, before=first), timeout=60)
-                if not isinstance(found, Events) or not self.is_attached or pane.following:
+                if not isinstance(found, Events) or not self.is_attached or not self._loading:
                     return
                 older = {e.id: e for e in found.events if e.id < first}
-                self._whole = len(older) < BACK
+                self._reached = len(older) < BACK
                 self._held = older | self._held
                 self._fetched = True
                 self.refill()
-                if self._whole:
+                pane.hold()
+                if self._reached:
                     return
         finally:
             self._loading = False
@@ -275,6 +275,7 @@ class EventsScreen(StokerScreen):
     def on_pane_held(self, message: Pane.Held) -> None:
         """Who follows again needs none of what was fetched."""
         if message.pane.following:
+            self._loading = False  # what is on its way is not wanted any more
             self._forget()
             self.refill()
         self.show()

@@ -395,7 +395,7 @@ class LogsScreen(StokerScreen):
         """Escape: the filter first, then holding."""
         if self.query_one(FilterLine).let_go():
             return True
-        held = [p for p in self.query(LogPane) if not p.following or p.loading]
+        held = [p for p in self.query(LogPane) if not p.following or p.fetching]
         for pane in held:
             pane.follow()
         return bool(held)

@@ -90,7 +90,7 @@ class LogPane(Pane):
     def __init__(self, source: str) -> None:
         super().__init__(lambda raw: log_style(self.own(raw)))
         self.source = source
-        self.loading = False
+        self.fetching = False
         """Whether a page of a file is on its way."""
         self.raw = False
         """Whether lines are shown as they stand in the file."""
@@ -143,7 +143,7 @@ class LogPane(Pane):
         if width < 8:
             return
         right = self.place_parts(state)
-        if self.loading:
+        if self.fetching:
             right = [("reading … ", "bold info"), *right]
         tone = " on-panel bold" if self.has_focus else " on-panel"
         line = spread(self.name_parts(state), right, width)
@@ -280,7 +280,7 @@ class FilePane(LogPane):
     def _set_out(self) -> int:
         """Begin to fetch; whoever fetched before gives up. Returns what :meth:`_gone` asks for."""
         self._turn += 1
-        self.loading = True
+        self.fetching = True
         return self._turn
 
     def _gone(self, turn: int) -> bool:
@@ -290,7 +290,7 @@ class FilePane(LogPane):
     def _leave(self) -> None:
         """Nothing that is being fetched is wanted any more."""
         self._turn += 1
-        self.loading = False
+        self.fetching = False
 
     def action_start(self) -> None:
         """The first line of the file."""
@@ -298,7 +298,7 @@ class FilePane(LogPane):
 
     def wants_before(self) -> None:
         """See :class:`Pane`: the file has what the ring dropped."""
-        if not self.loading:
+        if not self.fetching:
             self.app.spawn(self._page(back=True))
 
     def wants_after(self) -> bool:
@@ -306,7 +306,7 @@ class FilePane(LogPane):
         past = self.past
         if past is None or past.next >= past.size:
             return False
-        if not self.loading:
+        if not self.fetching:
             self.app.spawn(self._page(back=False))
         return True
 
@@ -317,7 +317,7 @@ class FilePane(LogPane):
             offset = await seek(self.app.ask, self.source, when)
         except LogError:
             if not self._gone(turn):
-                self.loading = False
+                self.fetching = False
             raise
         await self._go_to(offset, turn)
         if not self._gone(turn) and not self.on_top(when):
@@ -339,7 +339,7 @@ class FilePane(LogPane):
             offset = await self._look(past, turn, back=back or live)
         finally:
             if not self._gone(turn):
-                self.loading = False
+                self.fetching = False
         if self._gone(turn):
             return
         if offset is None:
@@ -391,7 +391,7 @@ class FilePane(LogPane):
             self.show_lines(kept, self._top)
         finally:
             if not self._gone(turn):
-                self.loading = False
+                self.fetching = False
 
     async def _enter(self, turn: int) -> Past | None:
         """From the ring to the file: the same lines, now with their place in it."""
@@ -422,7 +422,7 @@ class FilePane(LogPane):
                 if self._gone(turn):
                     return
                 kept = self._kept(past)
-                if kept or (not came and past.next >= past.size):
+                if len(kept) >= self.rows or (not came and past.next >= past.size):
                     break
             await past.back(self.app.ask)
             if self._gone(turn):
@@ -432,7 +432,7 @@ class FilePane(LogPane):
             self.show_lines(kept, next((n for n, _ in kept if n >= 0), kept[-1][0] if kept else 0))
         finally:
             if not self._gone(turn):
-                self.loading = False
+                self.fetching = False
 
 
 class MergedPane(LogPane):

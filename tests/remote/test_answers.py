@@ -83,6 +83,59 @@ def test_failed_and_foreign_lines(tmp_path: Path) -> None:
     assert answers.newest(tmp_path / "none", "done", 10) == Answers([])
 
 
+def test_a_look_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over every file, each record once, also when the open batch was sealed meanwhile; what is
+    rare is found however old it is."""
+    run(tmp_path, torn=True)
+    seen: list[int] = []
+    before = ""
+    while True:
+        found = answers.newest(tmp_path, "done", 90, before=before)
+        seen += [a.index for a in found.answers]
+        if found.complete:
+            break
+        before = found.next
+        if (growing := tmp_path / "completions_000002.jsonl.open").exists():
+            growing.rename(tmp_path / "completions_000002.jsonl")
+    assert seen == list(range(1_006, -1, -1))
+    monkeypatch.setattr(answers, "SCAN", 100_000)
+    looks, looked, before = 0, 0, ""
+    while not (
+        found := answers.newest(tmp_path, "done", 5, "question 3\\b", "", 9, before)
+    ).answers:
+        looks, looked, before = looks + 1, looked + found.looked, found.next
+        assert not found.complete
+        assert found.looked > 100_000
+    assert looks > 2
+    assert [a.index for a in found.answers] == [3]
+
+
+def test_one_prompt_is_found_by_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the batch that the manifest names, in one without a line there, among the failed; and
+    where it is only in S3 that is said."""
+    run(tmp_path)
+    (tmp_path / "failed.jsonl").write_text('{"index": 7, "outcome": "rejected", "reason": "x"}\n')
+    listed = [
+        {"name": f"completions_00000{n}.jsonl", "indices": [n * 500] + [1] * 499} for n in range(2)
+    ]
+    listed.append({"name": "completions_000009.jsonl", "indices": [5_000, 3]})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(one) + "\n" for one in listed))
+    found = answers.of_prompt(tmp_path, 612)
+    assert [a.index for a in found.answers] == [612]
+    assert (tmp_path / "completions_000001.jsonl").stat().st_size < found.looked < 2_000_000
+    assert [a.outcome for a in answers.of_prompt(tmp_path, 7).answers] == ["ok", "rejected"]
+    assert [a.index for a in answers.of_prompt(tmp_path, 1_004).answers] == [1_004]
+    assert answers.of_prompt(tmp_path, 61).answers[0].content == "answer 61 é"
+    gone = answers.of_prompt(tmp_path, 5_003)
+    assert gone.answers == []
+    assert "completions_000009.jsonl, which is only in S3" in gone.note
+    assert answers.of_prompt(tmp_path, 5_001).note == ""
+    assert answers.of_prompt(tmp_path / "none", 1) == Answers([])
+    (tmp_path / "manifest.jsonl").unlink()
+    monkeypatch.setattr(answers, "SCAN", 100)
+    assert "without a line in the manifest" in answers.of_prompt(tmp_path, 3).note
+
+
 def test_long_texts_are_cut_and_travel(tmp_path: Path) -> None:
     """Five hundred long answers go through the wire in pieces."""
     lines = [record(i, content="y" * 100_000) for i in range(500)]

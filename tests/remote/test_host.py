@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -116,3 +117,4 @@ def test_the_host(tmp_path: Path) -> None:
     assert state.memory_total > 1 << 20
     assert state.disk_free
     assert host.host(tmp_path / "not there").disk_free is None
+    assert state.clock_east_s == time.localtime().tm_gmtoff

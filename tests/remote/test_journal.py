@@ -54,8 +54,14 @@ async def test_events_come_back_in_order_after_any_cursor(journal: Journal) -> N
     # Older than what is kept in memory: from the file, newest `limit` of them.
     found = await journal.events(0, 2500)
     assert [e.id for e in found] == [e.id for e in made[-2500:]]
+    # And below a bound: in memory, in the file, in both.
+    for end in (2_900, 500, 1_100):
+        found = await journal.events(0, 200, before=made[end].id)
+        assert [e.id for e in found] == [e.id for e in made[end - 200 : end]]
+    assert await journal.events(0, 200, before=made[0].id) == []
     again = await reopened(journal)
     assert again.last_event == made[-1].id
+    assert again.first_event == made[0].id == journal.first_event
     assert again.emit("test", "next").id == made[-1].id + 1
     assert [e.text for e in await again.events(made[-2].id, 10)] == ["event 2999", "next"]
     await again.close()

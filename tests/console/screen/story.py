@@ -114,6 +114,7 @@ SOURCES = (
 """Name, planned prompts, share of what is done, output tokens expected of one."""
 JUDGED_S = 120.0
 """How long a canary is looked at where nobody decides."""
+PHASE_USUAL_S = 6.0
 PHASES = ("loading weights", "allocating caches", "capturing graphs", "warming up")
 
 
@@ -126,6 +127,7 @@ class Server:
     epoch: int = 2
     state: str = "ready"
     phase: str = ""
+    phase_since: float | None = None
     cause: str = ""
     dispatch: str = "run"
     speed: float = 1.0
@@ -363,7 +365,9 @@ class Story:
                 case "start":
                     server.state, server.phase = "starting", "process up"
                 case "ready":
-                    text = server.phase = PHASES[min(3, int(took / length * 4))]
+                    text = PHASES[min(3, int(took / length * 4))]
+                    if text != server.phase:
+                        server.phase, server.phase_since = text, self.now
                     server.state = "warming" if text == "warming up" else "starting"
                 case "compare":
                     server.state, server.phase = "ready", ""
@@ -472,6 +476,8 @@ class Story:
                         self.running(s) > 0,
                     ),
                     s.phase,
+                    s.phase_since if s.phase else None,
+                    PHASE_USUAL_S if s.phase_since and s.phase else None,
                     running=self.running(s),
                     queued=2 if s.state == "ready" else 0,
                     gen_tok_s=self.tok_s(s) if s.state in ("ready", "draining") else None,
@@ -642,7 +648,7 @@ class Story:
             case ReadMix():
                 return self.mix()
             case ReadEvents(after=after, limit=limit, before=before):
-                end = before or self.events[-1].id + 1
+                end = self.events[-1].id + 1 if before is None else before
                 return Events([e for e in self.events if after < e.id < end][-limit:])
             case ReadLog(source=("run" | "agent") as source):
                 return LogPart(source, 1, 0, 0, ["Port 30000: OK"])

@@ -219,7 +219,7 @@ async def test_a_pane_scrolls_back_through_the_file_and_returns(tmp_path: Path) 
         await one.until(lambda: "line 4999 " in "".join(pane.shown()[-1:]))
         for _ in range(40):
             await one.keys("home", "pageup")
-            await one.until(lambda: not pane.loading)
+            await one.until(lambda: not pane.fetching)
             if "line 0 " in pane.shown()[0]:
                 break
         assert "line 0 " in pane.shown()[0]

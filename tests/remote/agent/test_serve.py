@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -224,6 +225,39 @@ async def test_events_come_once_and_a_cursor_far_behind_is_told(socket: Path, ag
     while not any(isinstance(m, Snapshot) for m in again.seen):
         await again.receive()
     assert event.id not in [m.event.id for m in again.seen if isinstance(m, Happened)]
+
+
+async def test_a_new_subscriber_is_told_how_much_it_is_not_sent(
+    agent: Agent, socket: Path, workspace: Workspace
+) -> None:
+    """And what that was can be read, page by page, to the very first."""
+    link = await Link.open(socket)
+    first = await link.ask(ReadEvents(limit=5_000))
+    assert isinstance(first, Events)
+    agent.processes[0].kill()
+    agent.processes[0].wait()
+    last = first.events[-1].id
+    with contextlib.closing(sqlite3.connect(workspace.journal)) as db:
+        rows = [(last + n, 1e9, "x", "info", f"event {n}", None, "") for n in range(1, 1_501)]
+        db.executemany("INSERT INTO events VALUES (?,?,?,?,?,?,?)", rows)
+        db.commit()
+    agent.start()
+    link = await Link.open(await agent.ready())
+    await link.ask(Subscribe(events_after=0, snapshots=False))
+    while not any(isinstance(m, Happened) for m in link.seen):
+        await link.receive()
+    (skipped,) = [m for m in link.seen if isinstance(m, Skipped)]
+    oldest = next(m.event.id for m in link.seen if isinstance(m, Happened))
+    assert (skipped.what, skipped.count) == ("events", oldest - first.events[0].id)
+    assert skipped.count > 500
+    read: list[int] = []
+    while oldest > first.events[0].id:
+        older = await link.ask(ReadEvents(before=oldest, limit=400))
+        assert isinstance(older, Events)
+        read = [*(e.id for e in older.events), *read]
+        oldest = read[0]
+    assert len(read) == skipped.count
+    assert read == list(range(read[0], read[-1] + 1))
 
 
 async def test_a_subscriber_that_does_not_read_slows_nobody(

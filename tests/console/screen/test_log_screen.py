@@ -1,0 +1,295 @@
+"""The logs' screen over whole files, against the agent's own reader of files."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from console.batchline import compact
+from console.screens.ask import AskLine
+from console.widgets.filter_line import FilterLine
+from console.widgets.log_pane import FilePane, LogPane
+from remote.agent import logs
+from remote.protocol import Event, Happened, HostState, LogPart, ReadLog, Request, Result, Snapshot
+from tests.console.screen.driver import Driven, driven
+from tests.console.screen.test_logfile import BASE, File, write
+
+
+class Gate(File):
+    """A reader that answers when it is let."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def __call__(self, request: Request) -> Result | None:
+        await self.open.wait()
+        return await super().__call__(request)
+
+
+@asynccontextmanager
+async def reading(path: Path, east_s: int | None = None) -> AsyncIterator[tuple[Driven, Gate]]:
+    """A console with the one pane of GPU 0, whose log is this file."""
+    async with driven(elapsed=20) as one:
+        gate = Gate(path)
+        plain, shown = one.story.call, one.story.snapshot
+
+        async def call(request: Request, timeout: float = 30) -> Result:
+            if isinstance(request, ReadLog):
+                found = await gate(request)
+                assert found is not None
+                return found
+            return await plain(request, timeout)
+
+        async def silent(_: object) -> None:
+            pass
+
+        def snapshot() -> Snapshot:
+            return replace(shown(), host=HostState(clock_east_s=east_s))
+
+        one.story.call = call  # type: ignore[method-assign]
+        one.story.subscribe = silent  # type: ignore[method-assign, assignment]
+        one.story.snapshot = snapshot  # type: ignore[method-assign]
+        one.story.tell()
+        await one.keys("0", "l")
+        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
+        tail = logs.tail("gpu0", path, 200)
+        one.story.on_message(LogPart("gpu0", 7, tail.offset, tail.next, tail.lines, 0, tail.size))
+        await one.until(lambda: pane_of(one).count)
+        yield one, gate
+
+
+def pane_of(one: Driven) -> FilePane:
+    """The pane."""
+    return one.app.screen.query_one(FilePane)
+
+
+async def filtered(one: Driven, text: str) -> None:
+    """Type a filter and go back to the lines."""
+    await one.keys("slash")
+    await one.until(lambda: isinstance(one.app.focused, FilterLine))
+    await one.write(text)
+    await one.keys("enter")
+    await one.until(lambda: one.app.screen.query_one(FilterLine).text == text)
+
+
+async def to(one: Driven, when: str) -> None:
+    """Type a time."""
+    await one.keys("T")
+    await one.until(lambda: isinstance(one.app.screen, AskLine))
+    await one.write(when)
+    await one.keys("enter")
+
+
+def stamped(second: int, east_s: int = 0) -> str:
+    """The stamp of a line, on a clock so far east of UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(BASE + second + east_s))
+
+
+async def test_a_time_is_gone_to_within_a_filter(tmp_path: Path) -> None:
+    """Only what matches, from then on, and on from there; also where that is far away."""
+    path = tmp_path / "a.log"
+    write(path, 30_000)
+    async with reading(path) as (one, _):
+        await filtered(one, "line [0-9]+77 ")
+        await to(one, stamped(2_500))
+        pane = pane_of(one)
+        await one.until(lambda: "line 2577 " in "".join(pane.shown()[:1]))
+        assert all("77 Decode" in line for line in pane.shown())
+        await one.keys("escape")
+        await filtered(one, "!ERROR boom|Decode")
+        await one.until(lambda: pane.following and not pane.count)
+        await one.keys("ctrl+home")
+        await one.until(lambda: not pane.fetching and pane.past is not None)
+        assert not pane.count
+        looked = pane.past.next if pane.past else 0
+        await one.keys("pagedown")  # it is looked for further on
+        await one.until(lambda: pane.past is not None and pane.past.next > looked)
+
+
+async def test_a_page_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
+    """End, escape and another filter are the last word."""
+    path = tmp_path / "a.log"
+    write(path, 5_000)
+    async with reading(path) as (one, gate):
+        pane = pane_of(one)
+        for keys, late in (
+            (("home", "pageup"), ("end",)),
+            (("ctrl+home",), ("escape",)),
+            (("ctrl+home",), ("end",)),
+        ):
+            gate.open.clear()
+            await one.keys(*keys)
+            await one.until(lambda: pane.fetching)
+            await one.keys(*late)
+            gate.open.set()
+            await one.pilot.pause(0.3)
+            assert pane.following, late
+            assert pane.past is None
+            assert not pane.fetching
+            assert "line 4999 " in pane.shown()[-1]
+        gate.open.clear()
+        await to(one, stamped(100))
+        await one.until(lambda: pane.fetching)
+        await filtered(one, "line 48")
+        gate.open.set()
+        await one.pilot.pause(0.3)
+        assert pane.following
+        assert all("line 48" in line for line in pane.shown())
+
+
+async def test_two_clocks_are_one(tmp_path: Path) -> None:
+    """Lines are shown in ours, a time is typed in ours; the prompt says that theirs is another."""
+    ours = time.localtime(BASE).tm_gmtoff
+    theirs = ours + 7_200
+    path = tmp_path / "a.log"
+    with path.open("w") as out:
+        for n in range(9_000):
+            out.write(f"[{stamped(n, theirs)}] line {n} Decode batch\n")
+    async with reading(path, theirs) as (one, _):
+        pane = pane_of(one)
+        last = stamped(8_999, ours)[5:]
+        await one.until(lambda: pane.shown()[-1].startswith(f"{last} line 8999 "))
+        await one.keys("T")
+        await one.sees("the logs are written in UTC")
+        await one.keys("escape")
+        await to(one, stamped(2_500, ours))
+        await one.until(lambda: "line 2500 " in "".join(pane.shown()[:1]))
+        await one.keys("V")
+        await one.until(lambda: pane.shown()[0].startswith(f"[{stamped(2_500, theirs)}] line"))
+
+
+async def test_errors_are_jumped_to_over_the_whole_file(tmp_path: Path) -> None:
+    """From the newest line back, then both ways; where there is no more that is told."""
+    path = tmp_path / "a.log"
+    write(path, 5_000)
+    async with reading(path) as (one, _):
+        pane = pane_of(one)
+
+        def at(number: int) -> bool:
+            chosen = [line for place, line in pane._lines if place == pane.chosen]
+            return not pane.fetching and any(f"line {number} ERROR" in line for line in chosen)
+
+        for key, number in (
+            ("E", 4_007),
+            ("left_square_bracket", 3_007),
+            ("left_square_bracket", 2_007),
+            ("right_square_bracket", 3_007),
+            ("E", 4_007),
+        ):
+            await one.keys(key)
+            await one.until(lambda number=number: at(number))
+            assert any(f"line {number} ERROR" in line for line in pane.shown())
+        await one.keys("E")
+        await one.sees("gpu0: no error from here to the end of the log")
+
+
+async def test_what_is_sought_is_marked_and_nothing_is_hidden(tmp_path: Path) -> None:
+    """In the whole file; what a filter matched is marked in another way."""
+    path = tmp_path / "a.log"
+    write(path, 5_000)
+    async with reading(path) as (one, _):
+        pane = pane_of(one)
+        await one.keys("F")
+        await one.until(lambda: isinstance(one.app.screen, AskLine))
+        await one.write("line 12(3|4) ")
+        await one.keys("enter")
+        await one.until(lambda: any("line 124 " in line for line in pane.shown()))
+        assert any("line 122 " in line for line in pane.shown())
+
+        def looks(text: str, attribute: str) -> bool:
+            strips = one.app.screen._compositor.render_strips()
+            return any(
+                text in segment.text and segment.style and getattr(segment.style, attribute)
+                for strip in strips
+                for segment in strip
+            )
+
+        await one.until(lambda: looks("line 124 ", "reverse"))
+        assert not looks("line 122 ", "reverse")
+        await filtered(one, "line 49")
+        await one.until(lambda: looks("line 49", "underline"))
+        await one.keys("F")
+        await one.write("(")
+        await one.keys("enter")
+        await one.sees("not a regular expression")
+
+
+async def test_a_log_without_times_is_told_and_kept_in_order(tmp_path: Path) -> None:
+    """That of an old run: no time to go to; merged, its new lines stand where they came."""
+    path = tmp_path / "a.log"
+    path.write_text("Port 30000: OK\n" * 900)
+    async with reading(path) as (one, _):
+        await to(one, "17:05")
+        await one.sees("gpu0: no times in this log")
+        await one.keys("S")
+        await one.write("from 17:05 to 17:06")
+        await one.keys("enter")
+        await one.sees("nothing was saved")
+        await one.keys("M")
+        await one.until(lambda: not list(one.app.screen.query(FilePane)))
+        pane = one.app.screen.query_one(LogPane)
+        await one.until(lambda: pane.count)
+        now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 60))
+        one.story.on_message(LogPart("gpu1", 1, 0, 0, [f"[{now}] a minute ago"]))
+        await one.until(lambda: "a minute ago" in pane.shown()[-1])
+        one.story.on_message(LogPart("gpu0", 7, 0, 0, ["without a time"]))
+        await one.until(lambda: "without a time" in pane.shown()[-1])
+        await filtered(one, "a minute|without")  # all of them anew
+        await one.until(lambda: pane.count == 2)
+        assert "without a time" in pane.shown()[-1]
+
+
+async def test_an_event_leads_to_the_logs_around_it(tmp_path: Path) -> None:
+    """Of its GPU, at its time, by the clock of that machine."""
+    ours = time.localtime(BASE).tm_gmtoff
+    path = tmp_path / "a.log"
+    with path.open("w") as out:
+        for n in range(9_000):
+            out.write(f"[{stamped(n, ours - 3_600)}] line {n}\n")
+    async with reading(path, ours - 3_600) as (one, _):
+        await one.keys("escape", "e")
+        newest = one.app.state.events[-1].id
+        for number, gpu in enumerate((0, 1), 1):
+            event = Event(newest + number, BASE + 4_000, "x.y", "error", "here it is", gpu)
+            one.story.on_message(Happened(event))
+        await one.sees("here it is")
+        await one.keys("up", "up")
+        await one.until(lambda: "held" in one.screen())
+        await one.keys("enter")
+        await one.until(lambda: one.app.current_mode == "logs" and one.app.focus_gpu == 0)
+        await one.until(lambda: "line 3990" in "".join(pane_of(one).shown()[:1]))
+
+
+def test_batch_lines_in_a_few_words() -> None:
+    """Of both kinds, with what they tell; other lines are none."""
+    assert compact(
+        "Decode batch, #running-req: 37, #full token: 96200, full token usage: 0.20, mamba num: "
+        "42, mamba usage: 0.61, cuda graph: True, gen throughput (token/s): 678.12, #queue-req: 3"
+    ) == "D 37 req · kv 20% · mamba 61% · 678 tok/s · 3 queued"  # fmt: skip
+    assert compact(
+        "Prefill batch [12], #new-seq: 1, #new-token: 931, #cached-token: 64, token usage: 0.20, "
+        "#running-req: 36, #queue-req: 0, "
+    ) == "P 1 new · 931 tok · 64 cached · 36 req · kv 20%"  # fmt: skip
+    assert compact("Decode batch, nothing known") is None
+    assert compact("a Decode batch, #running-req: 1") is None
+
+
+async def test_noise_that_is_hidden_is_counted(tmp_path: Path) -> None:
+    """In the title, and it comes back by a key."""
+    path = tmp_path / "a.log"
+    write(path, 300)
+    line = 'INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK'
+    with path.open("a") as out:
+        out.write(f"[{stamped(300)}] {line}\n" * 12)
+    async with reading(path) as (one, _):
+        await one.sees("12 noise hidden")
+        await one.keys("o", "o")
+        await one.until(lambda: "noise hidden" not in one.screen())
+        assert "/health" in pane_of(one).shown()[-1]
