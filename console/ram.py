@@ -42,8 +42,7 @@ def slope(samples: Samples) -> float | None:
     ]
     if any(later <= before for before, later in pairwise(means)):
         return None
-    span = (samples[-1][0] - samples[0][0]) * 3 / 4  # between the middles of the outer quarters
-    return (means[-1] - means[0]) / span
+    return (means[-1] - means[0]) / (samples[3 * quarter][0] - samples[0][0])
 
 
 def full_in(samples: Samples, total: int | None) -> tuple[float, float] | None:

@@ -37,14 +37,14 @@ class Trend:
         """Take in samples of the past. Each stands for the time up to the next one: coarse ones
         fill every bucket of that, else a picture of them would be all holes."""
         step = min((b - a for a, b in pairwise(history.times)), default=0.0)
-        more = max(1, math.ceil(step / self.width - 0.01))
+        span = step if step > 1.01 * self.width else 0.0
         for name, columns in history.series.items():
             if name not in self._sums:
                 continue
             for gpu, values in enumerate(columns):
                 for at, value in zip(history.times, values, strict=False):
                     if value is not None:
-                        self._put(name, gpu, at, value, more)
+                        self._put(name, gpu, at, value, span)
         for known in self._sums.values():
             for gpu, cells in known.items():
                 known[gpu] = dict(sorted(cells.items()))
@@ -66,10 +66,11 @@ class Trend:
                     self._put(name, gpu, at, value)
         self._prune(at)
 
-    def _put(self, name: str, gpu: int, at: float, value: float, buckets: int = 1) -> None:
+    def _put(self, name: str, gpu: int, at: float, value: float, span: float = 0.0) -> None:
         first = int(at // self.width)
+        last = max(first, math.ceil((at + span) / self.width - 0.001) - 1)
         cells = self._sums[name].setdefault(gpu, {})
-        for index in range(first, first + buckets):
+        for index in range(first, last + 1):
             cell = cells.setdefault(index, [0.0, 0.0])
             cell[0] += value
             cell[1] += 1.0

@@ -142,17 +142,19 @@ class Watch:
 
     def hear(self, message: Message) -> None:
         """Take a message in."""
-        self.state = model.reduce(self.state, message, time.time())
+        now = time.time()
+        gap = model.age(self.state, now) or 0.0
+        self.state = model.reduce(self.state, message, now)
         if isinstance(message, Snapshot) and self.replay is None:
-            self._stand()
+            self._stand(gap)
         self._heard(self, message)
 
-    def _stand(self) -> None:
-        """Note where things stand. After a gap — the laptop slept, the link was cut — whoever
-        looked before it has been away since, and is to be told."""
+    def _stand(self, gap: float) -> None:
+        """Note where things stand. After a gap of so many seconds — the laptop slept, the link was
+        cut — whoever looked before it has been away since, and is to be told."""
         before, self._stood = self._stood, away.seen_now(self.state)
         self.began = self.began or self.state.time
-        if self.looked and before is not None and away.worth_telling(before, self.state):
+        if self.looked and before is not None and gap >= away.LEAST_S:
             self.seen = before
             self.greeted = False
 

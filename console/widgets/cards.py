@@ -197,14 +197,14 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     return [*lines, _bottom(foot, edge, wide, view)]
 
 
-def _phase(view: View) -> list[Part]:
-    """What a start is at, for how long, and how long it took the last time."""
+def _phase(view: View) -> tuple[Part, Part]:
+    """What a start is at; for how long, and how long it took the last time."""
     server = view.server
     since = "" if server.phase_since is None else duration(view.now - server.phase_since)
     if since and server.phase_usual_s is not None:
         since += f" of {duration(server.phase_usual_s)}"
     tone = "dim" if view.faded else "info"
-    return [(visible(server.phase) or server.state, tone), (f"  {since}" if since else "", "dim")]
+    return (visible(server.phase) or server.state, tone), (since, "dim")
 
 
 def _card_body(view: View, width: int, height: int) -> list[Line]:
@@ -218,7 +218,8 @@ def _card_body(view: View, width: int, height: int) -> list[Line]:
         for text in _spark(view, width, height - 2)
     ]
     if server.state in ("starting", "warming"):
-        return [_phase(view), *past, []]
+        doing, since = _phase(view)
+        return [[doing], *past, [since]]
     shown = "dim" if view.faded else "text"
     strong = "dim" if view.faded else "bold strong"
     speed: list[Part] = [
@@ -328,7 +329,10 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
         "memory": (_memory(card), text),
         "epoch": (UNKNOWN if info is None or info.epoch is None else f"{info.epoch}", text),
     }
-    phase = _phase(view) if server.state in ("starting", "warming") else []
+    phase: Line = []
+    if server.state in ("starting", "warming"):
+        doing, since = _phase(view)
+        phase = [(f"{sign} ", tone), doing, ("  ", "text"), since]
     line: list[Part] = []
     spare = 0
     for heading, wide, _ in columns:
@@ -336,13 +340,13 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
             spare += wide + 1
             continue
         if spare:
-            line += [*spread([(f"{sign} ", tone), *phase], [], spare - 1), (" ", "text")]
+            line += [*spread(phase, [], spare - 1), (" ", "text")]
             spare = 0
         value, style = cells[heading]
         line.append((pad(value, wide, "<" if heading in ("state", "") else ">"), style))
         line.append((" ", "text"))
     if spare:
-        line += spread([(f"{sign} ", tone), *phase], [], spare)
+        line += spread(phase, [], spare)
     if server.cause and server.state in ("failed", "stalled"):
         keep = [*line[: 4 if width >= ROW_MIN else 2]]
         cause = server.cause if width >= ROW_MIN else f"{sign} {server.state}"

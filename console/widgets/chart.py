@@ -308,7 +308,7 @@ class Chart(Painted):
             (f"  {app.lookback.text}  ", "dim"),
         ]
         if problem and self._rows:
-            return clip([*title, (f"not drawn anew: {problem}", "bad")], width)
+            return clip([*title, (problem, "bad")], width)
         ends: list[Part] = []
         if not faded and app.lookback.until is None:
             ends = spread_parts(state, metric, share=self.plot.unit == "%")

@@ -115,7 +115,7 @@ def _how_fast(
         rate = _pair("prompts/s", number(progress.rate_per_sec, 2))
         rate += [(f", {number(overall, 2)} overall", "dim")] if overall else []
     elif overall:
-        rate = _pair("prompts/s overall", number(overall, 2), "text")
+        rate = _pair("overall", f"{number(overall, 2)}/s", "text")
     answer = progress.avg_output_tokens
     return [
         when,

@@ -74,7 +74,9 @@ async def driven(
     app = StokerApp(make, name="ct200", read_only=read_only, remember=remember, strict=True)
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
-        one = Driven(app, pilot, make.story)  # type: ignore[attr-defined]
+        while not hasattr(make, "story"):  # the feed is made after the first frame
+            await pilot.pause(0.02)
+        one = Driven(app, pilot, make.story)
         await one.until(lambda: app.state.received is not None)
         await one.until(lambda: "tok/s" in one.screen())
         yield one

@@ -61,6 +61,9 @@ FOLDER = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 40), (220, 60))
 THEMES = ("dark", "light")
 NOW = BEGAN + 120
+CLOCK = SimpleNamespace(now=NOW)
+"""What the console's clock says while the screens are drawn."""
+
 SETTLED_S = 120.0
 
 
@@ -159,6 +162,38 @@ def _dead(story: Story) -> None:
     story.alive, story.status = False, "running"
 
 
+class Stale(Still):
+    """The link went half an hour ago, and what was told then is all there is."""
+
+    AGO = 1_800.0
+
+    async def run(self) -> None:
+        """Tell it as it was then, and lose the link."""
+        self.on_link(Link("connected", "root@10.1.2.6 → pct 200", NOW - 4_000))
+        self.now = CLOCK.now = NOW - self.AGO
+        try:
+            self.tell()
+        finally:
+            CLOCK.now = NOW
+        for event in self.events:
+            self.on_message(_happened(event))
+        self.on_link(Link("reconnecting", "no answer from 10.1.2.6, again in 15 s", NOW - self.AGO))
+        await self._closed.wait()
+
+
+def _stale(on_message: Any, on_link: Any) -> Story:
+    story = Stale(on_message, on_link, now=BEGAN, elapsed=120)
+    _starting(story, NOW - Stale.AGO)
+    return story
+
+
+def _starting(story: Story, now: float = NOW) -> None:
+    for gpu, phase in enumerate(("loading weights", "capturing graphs", "warming up")):
+        server = story.servers[gpu]
+        server.state, server.phase = "starting" if gpu < 2 else "warming", phase
+        server.phase_since = now - 12 * (gpu + 1)
+
+
 def _replay(folder: Path) -> StokerApp:
     """Half an hour of two GPUs, with the run's numbers and one log."""
     path = folder / "journal.db"
@@ -248,6 +283,8 @@ TOURS = [
         ],
     ),
     Tour("swap", lambda _: _app(_story(_swapping)), [Shot("fleet-swap")]),
+    Tour("starting", lambda _: _app(_story(_starting)), [Shot("fleet-starting")]),
+    Tour("stale", lambda _: _app(_stale), [Shot("fleet-stale"), Shot("run-stale", ("g",))]),
     Tour("dead", lambda _: _app(_story(_dead)), [Shot("fleet-dead"), Shot("run-dead", ("g",))]),
     Tour("connecting", lambda _: _app(_connecting), [Shot("fleet-connecting")]),
     Tour(
@@ -271,7 +308,7 @@ TOURS = [
 def frozen() -> Iterator[None]:
     """One moment, one time zone, for everything the console shows."""
     clock = SimpleNamespace(
-        time=lambda: NOW,
+        time=lambda: CLOCK.now,
         **{n: getattr(time, n) for n in ("monotonic", "localtime", "strftime", "gmtime")},
     )
     zone = os.environ.get("TZ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,11 @@ async def test_the_panel_comes_by_itself_after_a_night(
     assert prefs.read().seen["ct200"].time >= now
 
 
+def gone_for(app: StokerApp, seconds: float) -> None:
+    """As if the newest snapshot had come so long ago."""
+    app.state = replace(app.state, received=time.time() - seconds)
+
+
 async def test_the_panel_comes_again_after_a_night_with_the_console_open() -> None:
     """The laptop slept: what it tells of is the time since the link was gone, not since the last
     session; a short cut tells nothing."""
@@ -105,6 +111,7 @@ async def test_the_panel_comes_again_after_a_night_with_the_console_open() -> No
         done, now = int(story.done), story.now
         story.lose()
         story.advance(60)
+        gone_for(app, 60)
         story.find()
         await one.until(lambda: app.state.time > now + 50)
         assert len(app.screen_stack) == 1
@@ -114,6 +121,7 @@ async def test_the_panel_comes_again_after_a_night_with_the_console_open() -> No
         story.advance(3_600)
         story.say("server.failed", "GPU 3: out of memory", gpu=3, level="error")
         story.advance(3_600)
+        gone_for(app, 7_200)
         story.on_message = hear
         story.find()
         await one.until(lambda: isinstance(app.screen, AwayScreen))
@@ -133,6 +141,7 @@ async def test_a_dialog_is_not_covered_by_the_panel() -> None:
         await one.keys("question_mark")
         one.story.lose()
         one.story.advance(3_600)
+        gone_for(one.app, 3_600)
         one.story.find()
         await one.sees("w tells what happened")
         assert not isinstance(one.app.screen, AwayScreen)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from console.model import State
 from console.trend import Trend
-from console.widgets.chart import THROUGHPUT, request
+from console.widgets import chart
+from console.widgets.chart import THROUGHPUT, Chart, request
 from console.widgets.marks import apart, mark_line, spread_parts
 from console.widgets.plot_worker import draw
 from remote.protocol import Epoch, Event, GpuState, History, ServerState
+from tests.console.screen.driver import driven
 
 
 @pytest.mark.parametrize(("width", "height"), [(30, 6), (73, 30), (110, 44)])
@@ -63,3 +67,35 @@ def test_the_ends_of_what_is_now_name_their_gpus() -> None:
     assert "".join(t for t, _ in parts) == "300 (40) … 663 (63)  middle 630"
     assert parts[0] == ("300", "bold warn")
     assert spread_parts(State(servers={0: servers[0]}), "gen_tok_s", share=False) == []
+
+
+async def test_drawing_is_tried_again_and_a_frozen_picture_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After three failures in a row each minute; meanwhile the old picture is grey, with why."""
+    monkeypatch.setattr(chart, "AGAIN_S", 3_600.0)
+    async with driven() as one:
+        shown = one.app.screen.query(Chart)
+        await one.until(lambda: shown and all(c._rows for c in shown))
+        plotter = one.app.plotter
+        works = plotter._ask
+        tries: list[object] = []
+
+        async def broken(ask: dict[str, Any]) -> dict[str, Any]:
+            tries.append(ask)
+            raise OSError("the drawing process ended")
+
+        monkeypatch.setattr(plotter, "_ask", broken)
+        for _ in range(chart.PATIENCE):
+            await plotter.draw({})
+        await one.sees("plots: the drawing process ended")
+        first = shown.first()
+        styles = {style for line in first._lines[2:] for text, style in line if "⠀" < text <= "⣿"}
+        assert styles <= {"dim"}
+        tried = len(tries)
+        assert await plotter.draw({}) is None
+        assert len(tries) == tried
+        monkeypatch.setattr(plotter, "_ask", works)
+        monkeypatch.setattr(chart, "AGAIN_S", 0.0)
+        await one.until(lambda: not plotter.problem)
+        await one.until(lambda: "plots:" not in one.screen())

@@ -187,6 +187,82 @@ async def test_a_canary_is_kept_by_a_key(size: tuple[int, int]) -> None:
         await one.sees("×1.95")
 
 
+async def test_taking_back_from_several_servers_needs_a_word() -> None:
+    """A key beside the one that keeps would restart them all."""
+    async with driven(rate=1.0) as one:
+        await one.keys("r", "enter")
+        await one.until(lambda: "type restart" in one.screen())
+        await one.write("restart")
+        await one.keys("enter")
+        await one.until(lambda: not one.sent(Restart)[-1].dry_run)
+        one.story.advance(50)
+        one.story.tell()
+        await one.until(lambda: len(model.touched(one.app.state.swap)) > 1)  # type: ignore[arg-type]
+        await one.keys("B")
+        await one.until(lambda: isinstance(one.app.screen, Confirm))
+        await one.sees("from 2 servers of ct200")
+        await one.keys("y")
+        assert one.sent(Decide) == []
+        await one.keys("backspace")
+        await one.write("back")
+        await one.keys("enter")
+        await one.until(lambda: one.sent(Decide) == [Decide(keep=False)])
+
+
+async def test_ending_the_run_needs_a_word_and_a_pause_says_what_it_does() -> None:
+    """Both touch every server; only one of them is undone by a key."""
+    async with driven() as one:
+        await one.keys("x")
+        await one.until(lambda: isinstance(one.app.screen, Confirm))
+        await one.sees("prompts are left")
+        assert "in flight end first" in one.screen()
+        await one.keys("y", "enter")
+        assert one.sent(RunControl) == []
+        await one.keys("escape", "p")
+        await one.sees("pause: 2")
+        await one.until(lambda: one.sent(RunControl) == [RunControl(do="pause")])
+
+
+@pytest.mark.parametrize(("size", "gpus"), [((80, 24), 8), ((120, 40), 8), ((220, 60), 64)])
+async def test_any_gpu_is_chosen_by_arrows_and_seen_without_colour(
+    size: tuple[int, int], gpus: int
+) -> None:
+    """As they stand on the screen; enter opens the chosen one's log."""
+    async with driven(size, gpus=gpus) as one:
+        app = one.app
+        cards = app.screen.query_one(Cards)
+        assert "▸" not in "".join(painted(cards))
+        await one.keys("enter")
+        await one.sees("choose a GPU first")
+        await one.keys("down")
+        assert app.focus_gpu == 0
+        await one.keys("up", "left")
+        assert app.focus_gpu == 0
+        await one.keys(*["down", "right"] * 12, *["j"] * gpus, *["right"] * gpus)
+        chosen = app.focus_gpu
+        assert chosen is not None
+        assert chosen >= gpus - (gpus // cards.form.columns)
+        await one.until(lambda: f"▸{chosen:>2}" in one.screen() or f"▸{chosen} " in one.screen())
+        await one.keys("k")
+        assert app.focus_gpu != chosen
+        await one.keys("enter")
+        await one.until(lambda: isinstance(app.screen, LogsScreen))
+        await one.until(lambda: one.story.wanted.logs.keys() == {f"gpu{app.focus_gpu}"})
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_start_tells_its_phase_and_its_time_once(size: tuple[int, int]) -> None:
+    """Uncut in a row, too."""
+    async with driven(size) as one:
+        server = one.story.servers[2]
+        server.state, server.phase = "starting", "capturing graphs"
+        server.phase_since = one.story.now - 12
+        one.story.tell()
+        await one.sees("capturing graphs")
+        await one.until(lambda: re.search(r" 1\ds of 6s {2}", one.screen()))
+        assert one.screen().count(" of 6s") == 1
+
+
 async def test_a_canary_is_taken_back_by_a_key() -> None:
     """The cost is that of the servers it has, not of the fleet."""
     async with driven() as one:
@@ -418,7 +494,9 @@ async def test_the_run_is_paused_resumed_and_started() -> None:
         await one.keys("s")
         await one.until(lambda: len(one.sent(RunControl)) == 2)
         assert one.sent(RunControl)[1].do == "resume"
-        await one.keys("x", "y")
+        await one.keys("x")
+        await one.write("stop")
+        await one.keys("enter")
         await one.until(lambda: len(one.sent(RunControl)) == 3)
         one.story.tell()
         await one.until(lambda: not one.app.state.run.alive)

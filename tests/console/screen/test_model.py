@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from console import model
+from console import model, ram
 from console.model import Link, State, reduce
 from console.notices import notices
 from console.trend import Trend, nice_top, shrink, steps_of
@@ -19,6 +19,7 @@ from remote.protocol import (
     Happened,
     Heartbeat,
     History,
+    HostState,
     LogPart,
     Progress,
     RunState,
@@ -188,12 +189,12 @@ def test_eta_has_a_range_from_independent_rates() -> None:
         tok_s=200.0, avg_output_tokens=1000.0, elapsed_hours=0.2,
     )  # fmt: skip
     state = State(run=RunState(alive=True, progress=progress))
-    found = model.eta(state, 0.0)
+    found = model.eta(state)
     assert found.hours == 2.5
     assert found.low == pytest.approx(900 * 1000 / 200 / 3600)
     assert found.high == pytest.approx(2.5)
     assert found.at == 9000
-    assert model.eta(State(), 0.0).hours is None
+    assert model.eta(State()).hours is None
 
 
 def test_overall_rate_counts_all_sessions() -> None:
@@ -345,3 +346,83 @@ def test_the_cost_of_a_restart_is_said() -> None:
     assert "in flight" in text
     assert "finished prompts stay" in text
     assert model.swap_cost(State(), [0]) == "nothing is in flight"
+
+
+def test_what_is_old_stands_still() -> None:
+    """Three hours without a word: the end does not move, and no start goes on."""
+    story, state = told()
+    first = model.eta(state).at
+    assert first is not None
+    lost = reduce(state, Link("reconnecting", "no answer"), NOW + 10_800)
+    assert model.eta(lost).at == first
+    assert model.told_now(lost, NOW + 3) == pytest.approx(story.now + 3)
+    assert model.told_now(lost, NOW + 10_800) == pytest.approx(story.now + model.STALE_S)
+    assert model.told_at(lost) == NOW
+
+
+def test_the_end_of_a_recording_is_on_its_own_clock() -> None:
+    """Not counted from when somebody looks at it."""
+    _, state = told()
+    hours = model.eta(state).hours
+    assert hours is not None
+    played = replace(state, link=Link("replay"), received=NOW + 90_000)
+    assert model.eta(played).at == pytest.approx(state.time + hours * 3600)
+
+
+def leak(each: int, seconds: float = 3_600.0) -> State:
+    """An hour on a host that loses so many bytes each second."""
+    state = State(link=Link("connected"))
+    for at in range(0, int(seconds), 10):
+        used = (400 << 30) + each * at
+        host = HostState(memory_used=used, memory_total=512 << 30)
+        full = at == 1_000  # a reconnect forgets nothing
+        state = reduce(state, Snapshot(time=1e6 + at, seq=at, full=full, host=host), NOW)
+    return state
+
+
+def test_memory_that_runs_out_overnight_is_told_in_time() -> None:
+    """At the pace of the last while; a load that stays is none, nor is a short one."""
+    found = [n for n in notices(leak(5 << 20), NOW) if n.code == "ram"]
+    assert len(found) == 1
+    assert found[0].text.startswith("RAM runs out in 5h22m")
+    assert "17.6 GiB more each hour" in found[0].text
+    assert len(leak(5 << 20).ram) <= ram.KEPT_S / ram.EVERY_S + 2
+    for calm in (leak(0), leak(1 << 20), leak(5 << 20, 600)):
+        assert "ram" not in codes(calm)
+    steps: ram.Samples = ()
+    for at in range(0, 3_600, 20):  # servers took their memory at the start, and keep it
+        steps = ram.sampled(steps, float(at), min(300, at) << 30)
+    assert ram.full_in(steps, 400 << 30) is None
+    assert ram.sampled(steps, 10.0, 5) == ((10.0, 5),)
+
+
+def test_a_verdict_says_nothing_of_a_run_that_is_gone() -> None:
+    """It would promise an end."""
+    story, state = told()
+    assert "verdict" in codes(state)
+    story.alive = False
+    assert "verdict" not in codes(reduce(state, story.snapshot(), NOW))
+
+
+def test_what_ending_the_run_costs_is_said() -> None:
+    """What is in flight, who idles, what is left."""
+    _, state = told()
+    text = model.stop_cost(state)
+    assert "requests in flight end first" in text
+    assert "then 8 servers idle" in text
+    assert "183,139 prompts are left" in text
+    assert model.stop_cost(State()) == "no run is generating"
+
+
+@pytest.mark.parametrize(("step", "span"), [(10.0, 300.0), (60.0, 900.0), (2.5, 300.0)])
+def test_coarse_samples_leave_no_holes(step: float, span: float) -> None:
+    """Ten seconds' means in buckets of two: each fills the time that it stands for."""
+    trend = Trend(span, 150)
+    times = [1_000.0 + n * step for n in range(int(span / step))]
+    trend.load(History(times, {"gen_tok_s": [[5.0] * len(times)]}))
+    held = trend.column("gen_tok_s", 0, 1_000.0 + span - 0.01)
+    assert None not in held[1:]
+    gone = [None if 3 <= n < 6 else 5.0 for n in range(len(times))]
+    trend.clear()
+    trend.load(History(times, {"gen_tok_s": [gone]}))
+    assert None in trend.column("gen_tok_s", 0, 1_000.0 + span - 0.01)[1:]

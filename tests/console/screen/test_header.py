@@ -1,0 +1,156 @@
+"""The progress header, the key line and the help, at the widths there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from textual.binding import Binding
+
+from console.actions import ACTIONS, by_key
+from console.model import Link, State, reduce
+from console.registry.look import MOVES
+from console.screens.config import ConfigScreen
+from console.screens.events import EventsScreen
+from console.screens.fleet import FleetScreen, heights
+from console.screens.help import help_lines
+from console.screens.logs import LogsScreen
+from console.screens.run import RunScreen
+from console.screens.targets import TargetsScreen
+from console.widgets.bars import KeyBar
+from console.widgets.pane import Pane
+from console.widgets.progress import STUCK_S, header
+from remote.protocol import Progress, RunState
+from tests.console.screen.driver import driven, painted
+from tests.console.screen.story import BEGAN, Story
+
+NOW = BEGAN + 1
+
+
+def told() -> State:
+    """The story's state."""
+    story = Story(lambda _: None, lambda _: None, elapsed=120)
+    return reduce(State(link=Link("connected")), story.snapshot(), NOW)
+
+
+def text(state: State, width: int = 78, now: float = NOW) -> str:
+    """The header's lines."""
+    return "\n".join("".join(t for t, _ in line) for line in header(state, now, width))
+
+
+def test_numbers_of_a_lost_link_are_grey_and_dated() -> None:
+    """Nothing bold, no time left that would run on; as of when it was told."""
+    state = told()
+    assert " in 2" in text(state)
+    styles = {style for line in header(state, NOW + 10_800, 78) for _, style in line}
+    assert not [style for style in styles if not style.startswith("dim")]
+    old = text(state, 78, NOW + 10_800)
+    assert " as of " in old
+    assert "to go" not in text(state, 220, NOW + 10_800)
+    when = text(state).partition(" in ")[0].rpartition("done ")[2]
+    assert f"done {when} as of" in old
+
+
+@pytest.mark.parametrize("width", [78, 118, 218])
+def test_every_number_has_its_label(width: int) -> None:
+    """The overall rate at any width; the range where there is room; what a count counts."""
+    line = text(told(), width)
+    assert ", 1.96 overall" in line
+    assert "records wait" in line
+    assert ("h to go" in line) == (width > 100)
+
+
+def test_before_the_first_answer_it_has_no_length() -> None:
+    """And a run that cannot upload without an error is seen all the same."""
+    state = told()
+    progress = Progress(total=100, in_flight=8, not_in_s3=500, s3_uploaded=1)
+    state = replace(state, run=RunState(True, progress=progress), uploads=(1, state.time))
+    assert "tok/answer" not in text(state, 218)
+    assert "no file for" not in text(state, 218)
+    stuck = replace(state, uploads=(1, state.time - STUCK_S - 60))
+    assert "500 records wait, no file for 31m" in text(stuck, 218)
+
+
+def test_the_host_is_seen() -> None:
+    """Memory, disk, processors."""
+    assert "RAM 61/512 GiB   disk free 1.4 TiB   CPU 18% load 6.1" in text(told(), 260)
+
+
+def test_notices_take_rows_from_old_events() -> None:
+    """Six lines of what is wrong at 80x24; events keep theirs where there is nothing to say."""
+    assert heights(80, 24, 8, 6, 0).notices == 6
+    assert heights(80, 24, 8, 6, 0).events >= 3
+    assert heights(80, 24, 8, 20, 0).events >= 3
+    assert heights(80, 24, 8, 1, 0).events == 9
+    assert heights(120, 40, 8, 9, 0).notices == 9
+    assert heights(120, 40, 8, 9, 0).plots >= 7
+    assert heights(80, 24, 64, 6, 0).form == heights(80, 24, 64, 2, 0).form
+
+
+async def test_alarms_that_do_not_fit_have_a_key() -> None:
+    """All of them in one panel, with the key of each."""
+    async with driven((80, 24), gpus=16) as one:
+        for gpu in range(8):
+            one.story.servers[gpu].state = "failed"
+            one.story.servers[gpu].cause = f"cause number {gpu} of eight"
+        one.story.tell()
+        await one.sees("more: ! shows them")
+        assert "GPU 7 failed" not in one.screen()
+        await one.keys("exclamation_mark")
+        await one.sees("What is wrong now on ct200")
+        assert "GPU 7 failed: cause number 7 of eight" in one.screen()
+
+
+KEYLINES = [
+    (80, "", ["r restart", "d down", "p pause", "a answers", "m plot", "l c g e"]),
+    (80, "l", ["space hold", "/ filter", "M merge", "f c g e"]),
+    (120, "l", ["M merge", "T time", "S save", "Y copy", "E error", "f c g e"]),
+    (80, "g", ["s start", "x stop", "a answers", "C at once", "R retry", "f l c e"]),
+    (120, "g", ["U retry aside", "f fleet"]),
+    (80, "e", ["/ filter", "S save", "f fleet"]),
+]
+
+
+@pytest.mark.parametrize(("width", "key", "words"), KEYLINES)
+async def test_a_screens_own_keys_come_first(width: int, key: str, words: list[str]) -> None:
+    """Then the way to the others, by letters where there is no room, and where all stand."""
+    async with driven((width, 24)) as one:
+        await one.keys(*([key] if key else []))
+        await one.until(lambda: one.app.screen.query(KeyBar))
+        bar = one.app.screen.query_one(KeyBar)
+        await one.until(lambda: painted(bar))
+        line = painted(bar)[0]
+        assert [word for word in words if word not in line] == []
+        assert line.rstrip().endswith("? more")
+        assert len(line) <= width
+
+
+def bound(kind: type) -> set[str]:
+    """Keys that a screen or a widget binds by itself."""
+    found: set[str] = set()
+    for one in kind.__dict__.get("BINDINGS", ()):
+        keys = one.key if isinstance(one, Binding) else one[0]
+        found |= {key.strip() for key in keys.split(",")}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        (FleetScreen, ()),
+        (LogsScreen, (Pane,)),
+        (EventsScreen, (Pane,)),
+        (ConfigScreen, ()),
+        (RunScreen, ()),
+        (TargetsScreen, ()),
+    ],
+)
+def test_the_help_tells_every_key_that_is_bound(kind: type, parts: tuple[type, ...]) -> None:
+    """Of the registry, and what a screen or its panes bind by themselves."""
+    name = kind.SCREEN  # type: ignore[attr-defined]
+    told_of = {key for move in MOVES if name in move.screens for key in move.keys}
+    keys = set().union(bound(kind), *(bound(part) for part in parts))
+    assert keys <= told_of | set(by_key())
+    lines = "\n".join("".join(t for t, _ in line) for line in help_lines(name, 76))
+    assert all(action.title in lines for action in ACTIONS)
+    assert all(move.title in lines for move in MOVES if name in move.screens)
