@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -50,8 +51,8 @@ async def reading(path: Path, east_s: int | None = None) -> AsyncIterator[tuple[
         async def silent(_: object) -> None:
             pass
 
-        def snapshot() -> Snapshot:
-            return replace(shown(), host=HostState(clock_east_s=east_s))
+        def snapshot(full: bool = True) -> Snapshot:
+            return replace(shown(full), host=HostState(clock_east_s=east_s))
 
         one.story.call = call  # type: ignore[method-assign]
         one.story.subscribe = silent  # type: ignore[method-assign, assignment]
@@ -184,7 +185,7 @@ async def test_errors_are_jumped_to_over_the_whole_file(tmp_path: Path) -> None:
             ("E", 4_007),
         ):
             await one.keys(key)
-            await one.until(lambda number=number: at(number))
+            await one.until(partial(at, number))
             assert any(f"line {number} ERROR" in line for line in pane.shown())
         await one.keys("E")
         await one.sees("gpu0: no error from here to the end of the log")
