@@ -12,7 +12,7 @@ import gc
 import time
 from typing import Final
 
-YOUNG: Final = (10_000, 10)
+YOUNG: Final = (5_000, 20)
 """Objects between two looks at the youngest, and such looks between two at those that stayed."""
 NEVER: Final = 1_000_000_000
 PAUSE_S: Final = 3.0
