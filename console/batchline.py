@@ -45,5 +45,5 @@ def compact(line: str) -> str | None:
     share("mamba", "mamba usage")
     if decode:
         count("gen throughput (token/s)", "tok/s")
-    count("#queue-req", "queued", least=1)
+    count("#queue-req", "wait", least=1)
     return f"{found[1][0]} {' · '.join(told)}"

@@ -273,7 +273,7 @@ def test_batch_lines_in_a_few_words() -> None:
     assert compact(
         "Decode batch, #running-req: 37, #full token: 96200, full token usage: 0.20, mamba num: "
         "42, mamba usage: 0.61, cuda graph: True, gen throughput (token/s): 678.12, #queue-req: 3"
-    ) == "D 37 req · kv 20% · mamba 61% · 678 tok/s · 3 queued"  # fmt: skip
+    ) == "D 37 req · kv 20% · mamba 61% · 678 tok/s · 3 wait"  # fmt: skip
     assert compact(
         "Prefill batch [12], #new-seq: 1, #new-token: 931, #cached-token: 64, token usage: 0.20, "
         "#running-req: 36, #queue-req: 0, "
