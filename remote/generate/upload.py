@@ -180,7 +180,7 @@ class Uploader:
         try:
             for page in pages:
                 for item in page.get("Contents", ()):
-                    found[item["Key"]] = (item["Size"], item["ETag"].strip('"'))
+                    found[item["Key"]] = (item["Size"], item.get("ETag", "").strip('"'))
         except Exception as error:
             if code_of(error) != "AccessDenied":
                 raise
