@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from console import clocks, model
 from console.batchline import compact
 from console.logfile import LogError, Past, first_behind, last_before, seek, stamp
-from console.text import UNKNOWN, number, percent, short, size
+from console.patience import TooLongError, at_most
+from console.text import UNKNOWN, number, percent, plain, short, size
 from console.widgets.cards import STATE_SIGN
 from console.widgets.paint import Part, gpu_style, spread
-from console.widgets.pane import Filter, Pane, far
+from console.widgets.pane import LIMIT, SIFT_S, Filter, Pane, far, last_state
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -179,11 +180,19 @@ class LogPane(Pane):
         """Whether a line is one that is jumped to: what is sought, else an error."""
         if self._sought is None:
             return self.bad(raw)
-        return self._sought.search(self.text_of(raw)) is not None
+        return self._sought.search(plain(last_state(self.own(raw))[:LIMIT])) is not None
+
+    def held_next(self, *, back: bool, wrap: bool) -> int | None:
+        """The next line held here that is :meth:`wanted`, as :meth:`find`. Raises LogError."""
+        try:
+            with at_most(SIFT_S):
+                return self.find(self.wanted, back=back, wrap=wrap)
+        except TooLongError:
+            raise LogError("this takes too long: no repetition inside a repetition") from None
 
     async def to_next(self, *, back: bool) -> None:
         """Jump to the next line that is :meth:`wanted`, or the one before. Raises LogError."""
-        found = self.find(self.wanted, back=back, wrap=not back and self.following)
+        found = self.held_next(back=back, wrap=not back and self.following)
         if found is None:
             raise LogError(f"{self.source}: nothing more that way is held here")
         self.jump(found)
@@ -327,7 +336,7 @@ class FilePane(LogPane):
         """See :class:`LogPane`; over the whole file. Forward from the newest line, where there is
         nothing further, it looks back."""
         live = self.past is None and not back
-        found = self.find(self.wanted, back=back, wrap=live)
+        found = self.held_next(back=back, wrap=live)
         if found is not None:
             self.jump(found)
             return
@@ -354,7 +363,7 @@ class FilePane(LogPane):
     async def _look(self, past: Past, turn: int, *, back: bool) -> int | None:
         """Offset of the next line in the file that is :meth:`wanted` and passes the filter."""
         wanted = ERROR if self._sought is None else far(self._sought)
-        grep = f"^(?=.*?(?:{self._grep}))(?=.*?(?:{wanted}))" if self._grep else wanted
+        grep = f"^(?=.*?{self._grep})(?=.*?(?:{wanted}))" if self._grep else wanted
         look = last_before if back else first_behind
         at = past.first if back else past.next
         return await look(self.app.ask, self.source, at, grep, lambda: self._gone(turn))

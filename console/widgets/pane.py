@@ -59,9 +59,16 @@ def compiled(text: str) -> re.Pattern[str]:
         raise ValueError("not a regular expression: nested too deep") from None
 
 
+_FLAGS = re.compile(r"\A(?:\(\?[aimsux]+\))+")
+
+
 def far(pattern: re.Pattern[str]) -> str:
-    """The same for a search on the other side."""
-    return f"(?i:{pattern.pattern})" if pattern.flags & re.IGNORECASE else pattern.pattern
+    """The same for a search on the other side, its flags bound to it: it may become a part of
+    another pattern."""
+    letters = (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL), ("x", re.VERBOSE))
+    flags = "".join(letter for letter, flag in letters if pattern.flags & flag)
+    end = "\n" if "x" in flags else ""  # behind a comment
+    return f"(?{flags}:{_FLAGS.sub('', pattern.pattern)}{end})"
 
 
 def marked(text: str, style: Style, marks: Sequence[tuple[int, int, Style]]) -> list[Segment]:
@@ -158,6 +165,8 @@ class Pane(Widget, can_focus=True):
         self.hidden = 0
         """Lines that were left out as noise, of those that came by."""
         self._sought: re.Pattern[str] | None = None
+        self._marking = True
+        """Whether matches are marked: not with a pattern that takes too long."""
         self.chosen: int | None = None
         """Number of the line that keys mean, where there is one."""
         self._top = 0
@@ -183,6 +192,7 @@ class Pane(Widget, can_focus=True):
     def set_filter(self, wanted: Filter, lines: Iterable[tuple[int, str]]) -> None:
         """Another filter: ``lines`` is everything there is."""
         self._filter = wanted
+        self._marking = True
         self.pending = self.hidden = 0
         self._lines = deque(maxlen=self.MOST)
         self._strips.clear()
@@ -379,6 +389,7 @@ class Pane(Widget, can_focus=True):
     def seek_out(self, pattern: re.Pattern[str] | None) -> None:
         """Mark what matches, wherever it stands; hide nothing."""
         self._sought = pattern
+        self._marking = True
         self._strips.clear()
         self.refresh()
 
@@ -451,7 +462,8 @@ class Pane(Widget, can_focus=True):
                     if pattern is not None:
                         found += [(*m.span(), look) for m in pattern.finditer(text)]
         except TooLongError:
-            return []  # it is only a mark
+            self._marking = False
+            return []
         return [mark for mark in found if mark[0] < mark[1]]
 
     def _strip(self, raw: str, index: int, selection: Selection | None) -> Strip:
@@ -460,7 +472,7 @@ class Pane(Widget, can_focus=True):
         style = self.palette[self._style_of(raw)]
         if self.chosen is not None and self._lines[index][0] == self.chosen:
             style += Style(bgcolor=self.palette["text on-panel"].bgcolor, bold=True)
-        marks = self._marks(text, style) if self._filter.pattern or self._sought else []
+        marks = self._marks(text, style) if self._marking else []
         if selection is not None and (span := selection.get_span(index + 1)) is not None:
             start, end = span
             marks.append((start, len(text) if end == -1 else end, style + Style(reverse=True)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from console.patience import TooLongError, at_most
 from console.widgets.filter_line import FilterLine
 from console.widgets.log_pane import LogPane
-from console.widgets.pane import Filter, Pane
+from console.widgets.pane import Filter, Pane, compiled, far
 from remote.protocol import Event, Happened, LogPart
 from tests.console.screen.driver import driven
 
@@ -45,6 +46,24 @@ async def test_a_pattern_that_cannot_be_is_one_line(text: str, why: str) -> None
         await one.until(lambda: line.has_class("bad"))
         await one.keys("enter")
         await one.sees("not a regular expression")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "found"),
+    [
+        ("error|warn", "an ERROR", True),
+        ("Error|warn", "an ERROR", False),
+        ("(?s)a.b", "A b", True),
+        ("(?i)(?x) A b  # B", "xAB", True),
+        ("a|b", "c", False),
+    ],
+)
+def test_a_pattern_means_the_same_on_the_other_side(text: str, line: str, found: bool) -> None:
+    """Alone and as a part of another one."""
+    pattern = compiled(text)
+    assert (pattern.search(line) is not None) == found
+    for grep in (far(pattern), f"^(?=.*?{far(pattern)})(?=.*?.)"):
+        assert (re.search(grep.encode(), line.encode()) is not None) == found
 
 
 def test_an_endless_pattern_is_given_up() -> None:

@@ -222,6 +222,22 @@ async def test_what_is_sought_is_marked_and_nothing_is_hidden(tmp_path: Path) ->
         await one.sees("not a regular expression")
 
 
+async def test_an_endless_pattern_that_is_sought_freezes_nothing(tmp_path: Path) -> None:
+    """Neither the look for it nor its marks."""
+    path = tmp_path / "a.log"
+    path.write_text(f"[{stamped(0)}] {'a' * 1_900}!\n" * 60)
+    async with reading(path) as (one, _):
+        began = time.monotonic()
+        await one.keys("F")
+        await one.until(lambda: isinstance(one.app.screen, AskLine))
+        await one.write("(a|aa)+$")
+        await one.keys("enter")
+        await one.sees("no repetition inside a repetition")
+        await one.keys("escape", "e")
+        await one.until(lambda: one.app.current_mode == "events")
+        assert time.monotonic() - began < 60
+
+
 async def test_a_log_without_times_is_told_and_kept_in_order(tmp_path: Path) -> None:
     """That of an old run: no time to go to; merged, its new lines stand where they came."""
     path = tmp_path / "a.log"
