@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -27,6 +26,7 @@ from console.lookback import Lookback
 from console.palette import Actions
 from console.quiet import Quiet
 from console.replay import ReplayFeed
+from console.ringer import Ringer
 from console.screens.base import StokerScreen
 from console.screens.fleet import FleetScreen
 from console.watch import UP, Source, Watch
@@ -124,9 +124,7 @@ class StokerApp(App[None], inherit_bindings=False):
         self._wear(theme or known.theme)
         self._played = 0.0
         self._reading = False
-        self._calls: list[str] = []
-        """What to call somebody for, until it is done."""
-        self._touched = time.monotonic()
+        self.ringer = Ringer(self)
         sources = connect if isinstance(connect, Sequence) else [Source(name, connect)]
         self.watches = [
             Watch(source, self._heard, self._linked, seen=known.seen.get(source.name))
@@ -218,7 +216,7 @@ class StokerApp(App[None], inherit_bindings=False):
 
     def _connect(self) -> None:
         self._quiet.settle()
-        self.set_interval(5, lambda: self._quiet.tidy(self._touched))
+        self.set_interval(5, lambda: self._quiet.tidy(self.ringer.touched))
         self.front.start()
         self.spawn(self.front.live(self.wanted()))
         others = [watch for watch in self.watches if watch is not self.front]
@@ -306,27 +304,12 @@ class StokerApp(App[None], inherit_bindings=False):
         if watch is not self.front:
             severity = {"error": "error", "warning": "warning"}.get(event.level, "information")
             self.say(f"{watch.name}: {event.text}", severity)
-        self.call(f"{watch.name}: {event.text}")
-
-    def call(self, text: str) -> None:
-        """Ring, and ask for a desktop notification where somebody looks elsewhere: once for all
-        that comes together."""
-        if not self._calls:
-            self.set_timer(0.5, self._ring)
-        self._calls.append(text)
-
-    def _ring(self) -> None:
-        texts, self._calls = self._calls, []
-        self.bell()
-        idle = time.monotonic() - self._touched > calls.IDLE_S
-        if (idle or not self.app_focus) and self._driver is not None and not self.is_headless:
-            tmux = "TMUX" in os.environ
-            self._driver.write(calls.sequence(calls.summary(texts), tmux=tmux))
+        self.ringer.call(f"{watch.name}: {event.text}")
 
     async def on_event(self, event: events.Event) -> None:
         """See :class:`App`; notes when somebody was last here."""
         if isinstance(event, events.InputEvent):
-            self._touched = time.monotonic()
+            self.ringer.touch()
         await super().on_event(event)
 
     def _linked(self, watch: Watch, before: str) -> None:
@@ -478,7 +461,7 @@ class StokerApp(App[None], inherit_bindings=False):
     def _age(self) -> None:
         for watch in self.watches:
             if watch.newly_lost(calls.LOST_S):
-                self.call(f"{watch.name}: the link is lost: {watch.state.link.text}")
+                self.ringer.call(f"{watch.name}: the link is lost: {watch.state.link.text}")
         if self.now() - self._shown_at > 0.95:
             self._soon()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console import model
+from console import reckon
 from console.model import State
 from console.notices import Notice
 from console.prefs import Seen
@@ -31,7 +31,7 @@ def account(seen: Seen, state: State, events: Sequence[Event]) -> list[Notice]:
         events=events,
         progress=state.progress,
         alive=state.run.alive,
-        eta_at=model.eta(state, now).at,
+        eta_at=reckon.eta(state, now).at,
         words=since.Words(lambda at: moment(at, now), duration),
     )
     return [Notice(one.level, one.text, one.about) for one in found]
@@ -45,7 +45,7 @@ def seen_now(state: State) -> Seen:
         state.events[-1].id if state.events else 0,
         progress.completed if progress else 0,
         progress.rate_per_sec if progress else 0.0,
-        model.eta(state, state.time).at,
+        reckon.eta(state, state.time).at,
     )
 
 

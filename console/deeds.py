@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console import away, model
+from console import away, model, reckon
 from console.action import Action, Danger
 from console.actions import BY_NAME, command_line, danger
 from console.feed import FeedError
@@ -216,9 +216,9 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     cost = ""
     if action.name in ("down", "rollback"):
         way = "all" if action.name == "down" else "rolling"
-        cost = model.swap_cost(state, scope or numbers, way)
+        cost = reckon.swap_cost(state, scope or numbers, way)
     elif action.name == "run.stop":
-        cost = model.stop_cost(state)
+        cost = reckon.stop_cost(state)
     question = " ".join(question.split())
     await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch))
 
@@ -241,7 +241,7 @@ async def decide(app: StokerApp, action: Action) -> None:
         app.say(f"{action.title}: nothing waits for it, the swap goes on by itself", "warning")
         return
     servers = model.touched(swap)
-    cost = "" if keep else model.swap_cost(state, servers)
+    cost = "" if keep else reckon.swap_cost(state, servers)
     how: Danger = "word" if not keep and len(servers) > 1 else action.danger
     line = command_line(action, watch.name)
     many = f" from {len(servers)} servers" if not keep and len(servers) > 1 else ""

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from console.model import ON, State, age, outliers
+from console.model import ON, State, age
 from console.ram import full_in
+from console.reckon import outliers
 from console.text import duration, size
 
 Level: TypeAlias = Literal["good", "info", "warning", "error"]

@@ -41,7 +41,7 @@ RUN: Final[tuple[Action, ...]] = (
         word="stop",
         footer=8,
         short="stop",
-        loses="no answer: what is in flight ends first, and a start resumes. GPUs idle meanwhile.",
+        loses="time: GPUs idle until a start resumes where it stopped.",
         request=lambda spec, gpus: RunControl(do="drain"),
     ),
     Action(

@@ -8,7 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from console import model
+from console import model, reckon
 from console.notices import Notice, notices
 from console.screens.base import StokerScreen, set_height
 from console.text import UNKNOWN, bar, duration, hours, moment, number, percent, short, visible
@@ -56,7 +56,7 @@ def target_cells(state: model.State, now: float) -> dict[str, Part]:
         return text, "dim" if faded else style
 
     progress = state.progress
-    sums = model.fleet(state)
+    sums = reckon.fleet(state)
     found = alarms(notices(state, now))
     bad = any(notice.level == "error" for notice in found)
     cells: dict[str, Part] = {
@@ -82,7 +82,7 @@ def target_cells(state: model.State, now: float) -> dict[str, Part]:
     cells["prompts"] = shown(f"{short(progress.completed)}/{short(progress.total)}", "text")
     if state.run.alive:
         cells["prompts/s"] = shown(number(progress.rate_per_sec, 2), "text")
-        estimate = model.eta(state)
+        estimate = reckon.eta(state)
         over = state.target.alerts.eta_hours_over if state.target is not None else None
         late = over is not None and estimate.hours is not None and estimate.hours > over
         cells["done at"] = shown(moment(estimate.at, now), "bold bad" if late else "text")

@@ -117,6 +117,9 @@ OWN_GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """Groups of actions that are a screen's own though they work everywhere."""
 
+BESIDE = 5
+"""Up to this rank the run's actions are another screen's own, too."""
+
 MORE_GROUPS: Mapping[str, tuple[str, ...]] = {"run": ("Fleet",), "config": ("Fleet", "Run")}
 """Those that its key line has as well where there is room."""
 
@@ -139,7 +142,7 @@ class KeyBar(Painted):
         screen = self.screen_name
         group = action.group
         if screen in action.screens or group in ("Replay", *OWN_GROUPS.get(screen, ())):
-            return 0
+            return 2 if group == "Run" and screen != "run" and action.footer > BESIDE else 0
         if group == "Look":
             return 1
         return 2 if group in MORE_GROUPS.get(screen, ()) else 3

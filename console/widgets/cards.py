@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from textual import events
 from textual.message import Message
 
-from console import model
+from console import model, reckon
 from console.text import UNKNOWN, bar, duration, number, percent, spark, visible
 from console.trend import nice_top, shrink
 from console.widgets.paint import (
@@ -379,7 +379,7 @@ class Cards(Painted):
         app = self.app
         state = app.state
         odd: dict[int, set[str]] = {}
-        for outlier in model.outliers(state):
+        for outlier in reckon.outliers(state):
             odd.setdefault(outlier.gpu, set()).add(outlier.metric)
         trend = app.lookback.recent
         top = nice_top(trend.top("gen_tok_s"))

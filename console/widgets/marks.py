@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from console import model
+from console import model, reckon
 from console.text import number, percent
 from console.widgets.paint import Line, Part, gpu_style
 from remote.protocol import Event
@@ -79,7 +79,7 @@ def now_of(state: model.State, metric: str) -> dict[int, float]:
 
 def apart(state: model.State, metric: str) -> set[int]:
     """GPUs that stand out in a series."""
-    return {odd.gpu for odd in model.outliers(state) if odd.metric == metric}
+    return {odd.gpu for odd in reckon.outliers(state) if odd.metric == metric}
 
 
 def spread_parts(state: model.State, metric: str, *, share: bool) -> list[Part]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console import model
+from console import model, reckon
 from console.text import bar, duration, hours, moment, number, percent, size, visible
 from console.widgets.paint import Line, Painted, Part, faded, fit, spread, width_of
 from remote.protocol import HostState, Progress
@@ -42,7 +42,7 @@ def _lines(state: model.State, now: float, width: int) -> list[Line]:
     progress = state.progress
     if state.received is None:
         return [[("waiting for the first look at the target …", "dim")]]
-    sums = model.fleet(state)
+    sums = reckon.fleet(state)
     if progress is None and state.link.state == "replay":
         return [
             [("A recording of the servers; the run's own counts are not in it.", "dim")],
@@ -87,12 +87,12 @@ def _how_far(state: model.State, progress: Progress, width: int) -> Line:
 
 
 def _how_fast(
-    state: model.State, progress: Progress, sums: model.Fleet, now: float
+    state: model.State, progress: Progress, sums: reckon.Fleet, now: float
 ) -> list[list[Part]]:
     """When done, and the rates; those of a run that is not alive were another time's."""
     when: list[Part] = []
     between: list[Part] = []
-    estimate = model.eta(state)
+    estimate = reckon.eta(state)
     alive = state.run.alive
     if progress.status == "done":
         when = [("done", "bold good"), (f" in {hours(progress.elapsed_hours)}", "dim")]
@@ -109,7 +109,7 @@ def _how_fast(
                 if low != high:
                     between = _pair("to go", f"{low.removesuffix(' h')}–{high}", "text")
     speed = progress.tok_s if alive and progress.tok_s is not None else sums.gen_tok_s
-    overall = model.overall_rate(progress)
+    overall = reckon.overall_rate(progress)
     rate: list[Part] = []
     if alive:
         rate = _pair("prompts/s", number(progress.rate_per_sec, 2))
@@ -136,8 +136,8 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
         return _pair(label, f"{value:,}", "text") if value else []
 
     alive = state.run.alive
-    failures = model.by_count(progress.failures)
-    retries = model.by_count(progress.retries, 2)
+    failures = reckon.by_count(progress.failures)
+    retries = reckon.by_count(progress.retries, 2)
     lost: list[Part] = [
         ("failed ", "dim"),
         (f"{progress.failed:,}", "bold bad" if progress.failed else "text"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from console import model, ram
+from console import model, ram, reckon
 from console.model import Link, State, reduce
 from console.notices import notices
 from console.trend import Trend, nice_top, shrink, steps_of
@@ -162,11 +162,11 @@ def test_age_is_judged_on_one_clock() -> None:
 def test_fleet_sums() -> None:
     """Over servers that told a value; what nobody told is unknown, not 0."""
     story, state = told()
-    sums = model.fleet(state)
+    sums = reckon.fleet(state)
     assert (sums.servers, sums.ready) == (8, 8)
     assert sums.max_running == 8 * 37
     assert sums.gen_tok_s == pytest.approx(sum(story.tok_s(s) for s in story.servers))
-    empty = model.fleet(State())
+    empty = reckon.fleet(State())
     assert empty.gen_tok_s is None
     assert empty.power_w is None
 
@@ -174,10 +174,10 @@ def test_fleet_sums() -> None:
 def test_the_odd_one_out_is_named() -> None:
     """A slow server and a hot card; none when all are alike."""
     story, state = told()
-    assert model.outliers(state) == []
+    assert reckon.outliers(state) == []
     story.servers[5].speed = 0.5
     story.servers[2].heat = 30
-    odd = model.outliers(reduce(state, story.snapshot(), NOW))
+    odd = reckon.outliers(reduce(state, story.snapshot(), NOW))
     assert {(o.gpu, o.metric) for o in odd} == {(5, "gen_tok_s"), (2, "temperature_c")}
     assert "GPU 5 is" in odd[0].text
 
@@ -189,18 +189,18 @@ def test_eta_has_a_range_from_independent_rates() -> None:
         tok_s=200.0, avg_output_tokens=1000.0, elapsed_hours=0.2,
     )  # fmt: skip
     state = State(run=RunState(alive=True, progress=progress))
-    found = model.eta(state)
+    found = reckon.eta(state)
     assert found.hours == 2.5
     assert found.low == pytest.approx(900 * 1000 / 200 / 3600)
     assert found.high == pytest.approx(2.5)
     assert found.at == 9000
-    assert model.eta(State()).hours is None
+    assert reckon.eta(State()).hours is None
 
 
 def test_overall_rate_counts_all_sessions() -> None:
     """Resumed work over all elapsed time."""
-    assert model.overall_rate(Progress(completed=7200, elapsed_hours=2)) == pytest.approx(1.0)
-    assert model.overall_rate(Progress(completed=7200)) is None
+    assert reckon.overall_rate(Progress(completed=7200, elapsed_hours=2)) == pytest.approx(1.0)
+    assert reckon.overall_rate(Progress(completed=7200)) is None
 
 
 def codes(state: State, now: float = NOW) -> list[str]:
@@ -342,19 +342,19 @@ def test_shrinking_keeps_means_and_holes() -> None:
 def test_the_cost_of_a_restart_is_said() -> None:
     """What is in flight, what pauses, what stays."""
     _, state = told()
-    text = model.swap_cost(state, range(8))
+    text = reckon.swap_cost(state, range(8))
     assert "in flight" in text
     assert "finished prompts stay" in text
-    assert model.swap_cost(State(), [0]) == "nothing is in flight"
+    assert reckon.swap_cost(State(), [0]) == "nothing is in flight"
 
 
 def test_what_is_old_stands_still() -> None:
     """Three hours without a word: the end does not move, and no start goes on."""
     story, state = told()
-    first = model.eta(state).at
+    first = reckon.eta(state).at
     assert first is not None
     lost = reduce(state, Link("reconnecting", "no answer"), NOW + 10_800)
-    assert model.eta(lost).at == first
+    assert reckon.eta(lost).at == first
     assert model.told_now(lost, NOW + 3) == pytest.approx(story.now + 3)
     assert model.told_now(lost, NOW + 10_800) == pytest.approx(story.now + model.STALE_S)
     assert model.told_at(lost) == NOW
@@ -363,10 +363,10 @@ def test_what_is_old_stands_still() -> None:
 def test_the_end_of_a_recording_is_on_its_own_clock() -> None:
     """Not counted from when somebody looks at it."""
     _, state = told()
-    hours = model.eta(state).hours
+    hours = reckon.eta(state).hours
     assert hours is not None
     played = replace(state, link=Link("replay"), received=NOW + 90_000)
-    assert model.eta(played).at == pytest.approx(state.time + hours * 3600)
+    assert reckon.eta(played).at == pytest.approx(state.time + hours * 3600)
 
 
 def leak(each: int, seconds: float = 3_600.0) -> State:
@@ -407,11 +407,11 @@ def test_a_verdict_says_nothing_of_a_run_that_is_gone() -> None:
 def test_what_ending_the_run_costs_is_said() -> None:
     """What is in flight, who idles, what is left."""
     _, state = told()
-    text = model.stop_cost(state)
+    text = reckon.stop_cost(state)
     assert "requests in flight end first" in text
     assert "then 8 servers idle" in text
     assert "183,139 prompts are left" in text
-    assert model.stop_cost(State()) == "no run is generating"
+    assert reckon.stop_cost(State()) == "no run is generating"
 
 
 @pytest.mark.parametrize(("step", "span"), [(10.0, 300.0), (60.0, 900.0), (2.5, 300.0)])

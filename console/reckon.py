@@ -1,0 +1,206 @@
+"""What the numbers of a state come to: sums, who stands apart, when it is done, what a step costs.
+
+Pure functions of a :class:`console.model.State`, as everything there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from console.model import ON, State, told_at, touched
+from console.text import number, percent
+from remote.protocol import Progress
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Sums over the servers; None where no server told a value."""
+
+    servers: int
+    ready: int
+    running: int
+    max_running: int
+    gen_tok_s: float | None
+    power_w: float | None
+
+
+def fleet(state: State) -> Fleet:
+    """Totals of the fleet; throughput is that of ready servers, power that of all cards."""
+    servers = list(state.servers.values())
+    speeds = [s.gen_tok_s for s in servers if s.state == "ready" and s.gen_tok_s is not None]
+    powers = [g.power_w for g in state.gpus.values() if g.power_w is not None]
+    return Fleet(
+        servers=len(state.numbers),
+        ready=sum(s.state == "ready" for s in servers),
+        running=sum(s.running or 0 for s in servers),
+        max_running=sum(
+            info.max_running or 0
+            for gpu, info in state.infos.items()
+            if (server := state.servers.get(gpu)) is not None and server.state in ON
+        ),
+        gen_tok_s=sum(speeds) if speeds else None,
+        power_w=sum(powers) if powers else None,
+    )
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A GPU whose number stands apart from the others'."""
+
+    gpu: int
+    metric: str
+    value: float
+    middle: float
+    text: str
+
+
+def outliers(state: State) -> list[Outlier]:
+    """The odd ones out among ready servers, worst first; empty when all is well.
+
+    A server counts as slow below 3/4 of the median throughput of at least three that run the same
+    flags with the same slots, a card as hot from 85 °C or 12 K above the median. Servers that a
+    swap under way has begun with are still gathering speed.
+    """
+    found: list[Outlier] = []
+    swap = state.swap
+    gathering = touched(swap) if swap is not None and swap.state == "doing" else ()
+    alike: dict[tuple[int | None, int | None], dict[int, float]] = {}
+    for server in state.servers.values():
+        if server.gpu in gathering or server.dispatch == "pause":
+            continue
+        if server.state == "ready" and server.gen_tok_s is not None:
+            info = state.infos.get(server.gpu)
+            kind = (info.epoch, info.max_running) if info is not None else (None, None)
+            alike.setdefault(kind, {})[server.gpu] = server.gen_tok_s
+    for speeds in alike.values():
+        if len(speeds) < 3 or (middle := median(speeds.values())) <= 20:
+            continue
+        found += [
+            Outlier(
+                gpu,
+                "gen_tok_s",
+                speed,
+                middle,
+                f"GPU {gpu} is {percent(1 - speed / middle)} slower than the others "
+                f"({number(speed)} against {number(middle)} tok/s)",
+            )
+            for gpu, speed in speeds.items()
+            if speed < 0.75 * middle
+        ]
+    heats = {g.gpu: g.temperature_c for g in state.gpus.values() if g.temperature_c is not None}
+    if heats:
+        middle = median(heats.values())
+        found += [
+            Outlier(
+                gpu,
+                "temperature_c",
+                heat,
+                middle,
+                f"GPU {gpu} is at {heat:.0f} °C"
+                + (f", the others at {middle:.0f} °C" if len(heats) > 2 else ""),
+            )
+            for gpu, heat in heats.items()
+            if heat >= 85 or (len(heats) > 2 and heat > middle + 12)
+        ]
+    return sorted(found, key=lambda o: o.value / o.middle if o.metric == "gen_tok_s" else 1.0)
+
+
+# --- How far, how fast, when done ---
+
+
+@dataclass(frozen=True)
+class Eta:
+    """When the run will be done, as it was last told; all None where nobody can say."""
+
+    hours: float | None = None
+    """From when it was told, as ``low`` and ``high``."""
+    low: float | None = None
+    high: float | None = None
+    at: float | None = None
+
+
+def overall_rate(progress: Progress) -> float | None:
+    """Prompts a second over the whole run, pauses and restarts included."""
+    if progress.elapsed_hours <= 0:
+        return None
+    return progress.completed / (progress.elapsed_hours * 3600)
+
+
+def eta(state: State, told: float | None = None) -> Eta:
+    """The time of the end and a range, counted from when the numbers were told (``told``, where
+    it is wanted on another clock): what is old does not move the end.
+
+    Three rates bound the range: the run's moving rate, tokens a second over the mean answer
+    length, and, once an hour of the run is behind, its overall rate.
+    """
+    progress = state.progress
+    if progress is None or progress.status == "done":
+        return Eta()
+    left = progress.remaining or max(0, progress.total - progress.completed - progress.failed)
+    guesses: list[float] = []
+    if progress.rate_per_sec > 0:
+        guesses.append(left / progress.rate_per_sec / 3600)
+    if progress.tok_s and progress.avg_output_tokens > 0:
+        guesses.append(left * progress.avg_output_tokens / progress.tok_s / 3600)
+    if progress.elapsed_hours >= 1 and (rate := overall_rate(progress)):
+        guesses.append(left / rate / 3600)
+    best = progress.eta_hours
+    if best is None and state.verdict is not None:
+        best = state.verdict.eta_hours
+    if best is None:
+        best = guesses[0] if guesses else None
+    if best is None:
+        return Eta()
+    spread = [*guesses, best]
+    return Eta(
+        hours=best,
+        low=min(spread) if len(guesses) > 1 else None,
+        high=max(spread) if len(guesses) > 1 else None,
+        at=(told_at(state) if told is None else told) + best * 3600,
+    )
+
+
+def by_count(counts: Mapping[str, int], most: int = 4) -> str:
+    """``timeout 8, rejected 4``, largest first; the rest in one number."""
+    order = sorted(((n, k) for k, n in counts.items() if n), key=lambda c: (-c[0], c[1]))
+    words = [f"{name} {count:,}" for count, name in order[:most]]
+    if len(order) > most:
+        words.append(f"{len(order) - most} more")
+    return ", ".join(words)
+
+
+# --- What it costs ---
+
+
+def swap_cost(state: State, gpus: Sequence[int], strategy: str = "all") -> str:
+    """What taking these servers away costs while it happens, in one line: all of them at once
+    (``all``), or one after the other."""
+    progress = state.progress
+    running = sum(state.servers[g].running or 0 for g in gpus if g in state.servers)
+    parts = []
+    if running:
+        parts.append(f"{running:,} requests in flight are broken off, kept and continued")
+    speed = sum(state.servers[g].gen_tok_s or 0 for g in gpus if g in state.servers)
+    if speed and strategy != "all" and len(gpus) > 1:
+        parts.append(f"{number(speed / len(gpus))} tok/s are missing while each one restarts")
+    elif speed:
+        parts.append(f"{number(speed)} tok/s are missing meanwhile")
+    if progress is not None and progress.completed:
+        parts.append(f"the {progress.completed:,} finished prompts stay")
+    return "; ".join(parts) or "nothing is in flight"
+
+
+def stop_cost(state: State) -> str:
+    """What ending the run costs now, in one line."""
+    progress = state.progress
+    if progress is None or not state.run.alive:
+        return "no run is generating"
+    up = sum(s.state in ON for s in state.servers.values())
+    parts = [f"{progress.in_flight:,} requests in flight end first and are kept"]
+    if up:
+        parts.append(f"then {up} servers idle")
+    left = progress.remaining or max(0, progress.total - progress.completed - progress.failed)
+    parts.append(f"{left:,} prompts are left")
+    return "; ".join(parts)
