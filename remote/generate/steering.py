@@ -41,6 +41,8 @@ class Steering:
         # Alone, what stands there at the start is some earlier agent's word and does not count.
         self._obeyed = None if settings.agent is not None else self._stamp()
         self._broken: Stamp | None = None
+        self._strange: set[str] = set()
+        """Keys that nobody knows, told once each."""
 
     def _stamp(self) -> Stamp | None:
         try:
@@ -65,7 +67,10 @@ class Steering:
             self._broken = stamp
             return False
         self._obeyed = stamp
-        for name in unknown:
+        for name in dict.fromkeys(unknown):
+            if name in self._strange:
+                continue
+            self._strange.add(name)
             self._say(f"warning: {control.NAME}: {_unknown(name)}")
         before = {server.url: server for server in self.wish.servers}
         self.wish = wish

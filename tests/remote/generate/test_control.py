@@ -119,6 +119,8 @@ def test_a_file_by_hand(
     wait_for(lambda: "control.json is not obeyed: JSON is malformed" in run.text())
     write('{"dispatsh": "run"}')
     wait_for(lambda: "control.json: unknown key dispatsh; is dispatch meant?" in run.text())
+    write('{"version": 7, "dispatsh": "run"}')
+    wait_for(lambda: run.progress()["control_version"] == 7)
     time.sleep(0.5)
     assert run.text().count("is not obeyed") == run.text().count("unknown key") == 1
     assert run.progress()["status"] == "paused"
