@@ -88,7 +88,8 @@ class Steering:
         if server is None:
             server = dispatcher.servers[want.url] = Server(want.url)
         server.gpu, server.epoch, server.wanted = want.gpu, want.epoch, self.wish.concurrency
-        if want.process != before.process:  # the run's own word for a process does not count
+        # The run's own word for a process says nothing against the file's.
+        if want.process not in (before.process, server.process):
             # At the run's own start every server is tried by the run itself.
             vouched = want.tried and started and self._settings.agent is not None
             dispatcher.replaced(server, want.process, vouched=vouched)
