@@ -117,9 +117,12 @@ class Interruptions:
             await asyncio.sleep(POLL_S)
 
     async def _abort(self, server: Server, job: Job) -> None:
-        with contextlib.suppress(TroubleError):
-            if job in server.flying:
-                await self._floor.client.abort(server.url, requests.rid(job, self._floor.session))
+        floor = self._floor
+        for before in range(1 + job.hedged):  # of two requests one is another server's
+            with contextlib.suppress(TroubleError):
+                if job in server.flying:
+                    rid = requests.rid(job, floor.session, before=before)
+                    await floor.client.abort(server.url, rid)
 
     async def _empty_queue(self, server: Server, wanted: Callable[[], bool]) -> None:
         """Make room for what waits in the server's own queue by breaking off its oldest requests.

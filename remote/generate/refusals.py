@@ -99,7 +99,8 @@ class Refusals:
     def _confirm(self, server: Server, doubts: list[Doubt]) -> None:
         at = time.monotonic()
         for doubt in doubts:
-            doubt.job.refuse(doubt.key, tells=False)
+            if doubt.key not in (doubt.job.refused or ()):
+                doubt.job.refuse(doubt.key, tells=False)
             if doubt.key != server.key:  # what works is another process by now
                 self._floor.again(doubt.job, at)
             elif doubt.last or not self._ask_another(doubt.job, at):

@@ -78,13 +78,13 @@ def narrow(body: dict[str, Any], room: int) -> None:
             body[name] = min(body[name], room)
 
 
-def rid(job: Job, session: str) -> str:
-    """The id of the job's latest request.
+def rid(job: Job, session: str, *, before: int = 0) -> str:
+    """The id of the job's latest request, or of one so many sends before it.
 
     Of one width, since SGLang aborts by prefix; with the send, since an abort must not meet a later
     one; with the session, since a killed run's may still be at work.
     """
-    return f"{session}-{job.index:010d}-{job.sends:04d}"
+    return f"{session}-{job.index:010d}-{job.sends - before:04d}"
 
 
 def check_body(settings: Settings, server: Server, rid: str) -> dict[str, Any]:

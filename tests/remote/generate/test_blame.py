@@ -218,6 +218,22 @@ async def test_a_lone_servers_refusal_waits_for_proof(
     assert here.failed() == [1, 3]
 
 
+async def test_a_trial_clears_no_server_of_what_others_answer(desk: Callable[..., Desk]) -> None:
+    """The one that was away when a prompt was refused is asked before it is given up."""
+    here = desk()
+    one, two = here.servers
+    two.dispatch = "pause"
+    job = here.job(1)
+    here.send(one, job)
+    fail(here, one, job, refused())
+    two.dispatch = "run"
+    here.dispatcher._works(one)
+    assert here.failed() == []
+    here.send(two, job)
+    succeed(here, two, job)
+    assert [outcome for outcome, _ in one.last] == ["rejected"]
+
+
 async def test_a_server_that_refuses_many_is_tried(desk: Callable[..., Desk]) -> None:
     here = desk()
     one, two = here.servers
