@@ -129,6 +129,7 @@ async def test_a_real_target_beside_a_dead_one(tmp_path: Path) -> None:
                 lines = painted(app.screen.query_one(TargetTable))[1:]
                 return next((line for line in lines if name in line), "")
 
+            await one.until(lambda: bool(app.screen.query(TargetTable)))
             await one.until(lambda: "connected" in row("ct200"), 60)
             await one.until(lambda: "failed" in row("gone"), 60)
             await one.keys("j", "enter")

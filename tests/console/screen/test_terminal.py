@@ -34,7 +34,7 @@ def test_it_starts_answers_keys_and_leaves_the_terminal_as_it_was(tmp_path: Path
     terminal = Terminal(STORY, environment(tmp_path))
     terminal.until("CUDA out of memory", 60)
     terminal.keys("l")
-    terminal.until("Decode batch", 30)
+    terminal.until(r"D \d+ req", 30)
     terminal.keys("?")
     terminal.until("Choose a GPU|Follow/hold", 30)
     terminal.keys("\x1b")

@@ -308,7 +308,7 @@ async def test_a_real_browser_shows_a_live_target(tmp_path: Path) -> None:
             running = one.consoles()
             assert len(running) == 1
             await browser.key("l")  # without a click first
-            await eventually(lambda: "Decode batch" in browser.painted)
+            await eventually(lambda: re.search(r"D \d+ req", browser.painted))
             await browser.key("q")
             await browser.until("document.body.classList.contains('-closed')")
             await gone(running)
