@@ -279,6 +279,13 @@ class Agent:
             else:
                 self.journal.epochs[epoch.id] = epoch
 
+    @property
+    def known_spec(self) -> TargetSpec:
+        """The target. Raises RequestError where none was told of yet."""
+        if self.spec is None:
+            raise RequestError("this agent has not been told of a target yet")
+        return self.spec
+
     # --- what connections show ---
 
     def picture(self) -> Picture:
