@@ -121,6 +121,7 @@ class StokerApp(App[None], inherit_bindings=False):
         self._due = False
         self._remember = remember
         known = prefs.read() if remember else prefs.Prefs()
+        self.theme_names: list[str] = []
         self._wear(theme or known.theme)
         self._played = 0.0
         self._reading = False
@@ -184,28 +185,31 @@ class StokerApp(App[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """The first frame, then the feeds."""
-        for problem in self._problems:
-            self.say(f"theme left out: {problem}", "warning")
         self.theme_changed_signal.subscribe(self, self._recolour)
         self.set_interval(0.5, self._age)
         self.set_interval(KEEP_S, self._keep)
         self.call_after_refresh(self._start)
 
     def _wear(self, wish: str) -> None:
-        """Register all themes, and put the wished one on before the stylesheet is read: a change
-        later would have it read again, and everything painted twice."""
-        found, self._problems = themes.load_all()
+        """Put the wished theme on, before the stylesheet is read: a change later would have it
+        read again, and everything painted twice."""
+        theme = themes.find(wish) or themes.find(themes.FIRST)
+        if theme is not None:
+            self.register_theme(theme)
+            self.set_reactive(App.theme, theme.name)
+            self.stylesheet.set_variables(self.get_css_variables())
+            self.set_class(theme.dark, "-dark-mode", update=False)
+            self.set_class(not theme.dark, "-light-mode", update=False)
+            self.set_class(True, f"-theme-{theme.name}", update=False)
+
+    def _lay_out_themes(self) -> None:
+        """All of them, to be gone through by a key."""
+        found, problems = themes.load_all()
         for theme in found:
             self.register_theme(theme)
         self.theme_names = [t.name for t in found]
-        if found:
-            name = wish if wish in self.theme_names else self.theme_names[0]
-            self.set_reactive(App.theme, name)
-            self.stylesheet.set_variables(self.get_css_variables())
-            dark = self.current_theme.dark
-            self.set_class(dark, "-dark-mode", update=False)
-            self.set_class(not dark, "-light-mode", update=False)
-            self.set_class(True, f"-theme-{name}", update=False)
+        for problem in problems:
+            self.say(f"theme left out: {problem}", "warning")
 
     def _start(self) -> None:
         self.up = True
@@ -215,6 +219,7 @@ class StokerApp(App[None], inherit_bindings=False):
         self.call_after_refresh(self._connect)
 
     def _connect(self) -> None:
+        self._lay_out_themes()
         self._quiet.settle()
         self.set_interval(5, lambda: self._quiet.tidy(self.ringer.touched))
         self.front.start()

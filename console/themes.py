@@ -57,6 +57,23 @@ def load(path: Path) -> Theme:
     return theme
 
 
+FIRST = "dark"
+"""Worn where no other is wished for."""
+
+
+def find(name: str) -> Theme | None:
+    """The theme of a name, the user's own before a shipped one; None where there is none that can
+    be used. Quick where its file has the same name."""
+    for place in (config_folder() / "themes", folder()):
+        try:
+            theme = load(place / f"{name}.toml")
+        except ValueError:
+            continue
+        if theme.name == name:
+            return theme
+    return next((theme for theme in load_all()[0] if theme.name == name), None)
+
+
 def load_all() -> tuple[list[Theme], list[str]]:
     """Every theme, shipped ones first, a user's file of the same name instead; and what failed."""
     found: dict[str, Theme] = {}
@@ -69,6 +86,6 @@ def load_all() -> tuple[list[Theme], list[str]]:
                 problems.append(str(error))
             else:
                 found[theme.name] = theme
-    order = ["dark", "light", "high-contrast", "colour-blind"]
+    order = [FIRST, "light", "high-contrast", "colour-blind"]
     names = [n for n in order if n in found] + [n for n in found if n not in order]
     return [found[n] for n in names], problems
