@@ -56,6 +56,8 @@ class Terminal:
             seen = seen[-4096:] + self.read(min(left, 0.5))
             if pattern.search(seen):
                 return time.perf_counter() - began
+        self.process.kill()  # nobody closes what did not come up
+        self.process.wait()
         last = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", self.tail)[-1500:]
         raise SystemExit(f"{wanted!r} was not painted within {seconds} s; last: {last!r}")
 
