@@ -80,16 +80,18 @@ class Recording:
         return [msgspec.json.decode(data, type=kind) for (data,) in rows]
 
     def history(self, since: float, until: float, points: int) -> History:
-        """At most ``points`` columns of averages, from the finest samples that are left."""
-        rows: dict[int, Sample] = {}
+        """At most ``points`` columns of averages, from the finest samples that are left; none is
+        narrower than the coarsest of those, which would leave holes between them."""
+        rows: dict[int, tuple[int, Sample]] = {}
         for step in sorted(samples.KEEP, reverse=True):
             found = self._rows(step, since - step, until)
             if found:
                 first = found[0].time
-                rows = {t: s for t, s in rows.items() if t < first}
-                rows.update({s.time: s for s in found})
-        ordered = [rows[t] for t in sorted(rows)]
-        return samples.columns(ordered, since, until, points, 1)
+                rows = {t: one for t, one in rows.items() if t < first}
+                rows.update({s.time: (step, s) for s in found})
+        ordered = [rows[t][1] for t in sorted(rows)]
+        coarsest = max((step for t, (step, _) in rows.items() if t >= since), default=1)
+        return samples.columns(ordered, since, until, points, coarsest)
 
     def at(self, time: float) -> History:
         """The newest sample at a time, as one column; none where there was none for long."""

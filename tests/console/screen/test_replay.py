@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from array import array
@@ -13,6 +14,7 @@ import pytest
 
 from console.app import StokerApp
 from console.replay import ReplayFeed, snapshot_at, swap_at
+from console.trend import Trend
 from console.widgets.log_pane import LogPane
 from remote.journal import CLOCK, SCHEMA, TARGET, Journal
 from remote.protocol import SERIES, Epoch, FleetSpec, Progress, RunState, Swap, SwapStep, TargetSpec
@@ -329,3 +331,21 @@ async def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
     await journal.close()
     with pytest.raises(RecordingError, match="holds nothing"):
         Recording(tmp_path / "empty.db")
+
+
+def test_cards_of_a_recording_have_no_holes(tmp_path: Path) -> None:
+    """Its samples of ten seconds fill the buckets of two that a card's history has."""
+    begin = 1_796_140_000
+    path = tmp_path / "journal.db"
+    db = sqlite3.connect(path)
+    db.executescript(SCHEMA)
+    for second in range(0, 600, 10):
+        data = array("f", [5.0 if name == "gen_tok_s" else math.nan for name in SERIES])
+        sample = Sample(begin + second, 1, data)
+        db.execute("INSERT INTO samples VALUES (?,?,?,?)", (10, sample.time, 1, sample.pack()))
+    db.commit()
+    db.close()
+    trend = Trend(300.0, 150)
+    until = begin + 600.0
+    trend.load(Recording(path).history(until - 300, until, 150))
+    assert None not in trend.column("gen_tok_s", 0, until - 1)[1:]
