@@ -16,10 +16,11 @@ from console.clocks import stamp_at
 from console.model import MAX_EVENTS, agent_now
 from console.screens.base import StokerScreen
 from console.screens.logs import LogsScreen
+from console.sift import Filter
 from console.text import short
 from console.widgets.filter_line import FilterLine
 from console.widgets.paint import Part, spread
-from console.widgets.pane import Filter, Pane
+from console.widgets.pane import Pane
 from remote.protocol import Event, Events, ReadEvents
 
 PAGE = 5_000

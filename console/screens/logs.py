@@ -15,17 +15,14 @@ from textual.css.query import NoMatches
 
 from console import clocks, model
 from console.logfile import LogError, between, save
+from console.logstyle import ACCESS_OR_NOISE, NOISE
 from console.screens.ask import AskLine
 from console.screens.base import StokerScreen
+from console.sift import Filter, compiled
 from console.widgets.filter_line import FilterLine
-from console.widgets.log_pane import (
-    ACCESS_OR_NOISE,
-    NOISE,
-    FilePane,
-    LogPane,
-    MergedPane,
-)
-from console.widgets.pane import Filter, Pane, compiled
+from console.widgets.log_pane import FilePane, LogPane
+from console.widgets.merged_pane import MergedPane
+from console.widgets.pane import Pane
 
 _QUIET = (
     "every line is shown",

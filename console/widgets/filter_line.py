@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
-from console.widgets.pane import Filter
+from console.sift import Filter
 
 if TYPE_CHECKING:
     from console.app import StokerApp

@@ -1,34 +1,24 @@
-"""Panes of logs: one log followed live and read back through its file, or all of them in one."""
+"""Panes of logs: one log, followed live and read back through its file."""
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from console import clocks, model
 from console.batchline import compact
 from console.logfile import LogError, Past, first_behind, last_before, seek, stamp
+from console.logstyle import ERROR, log_style
 from console.patience import TooLongError, at_most
+from console.sift import LIMIT, SIFT_S, Filter, far, last_state
 from console.text import UNKNOWN, number, percent, plain, short, size
 from console.widgets.cards import STATE_SIGN
 from console.widgets.paint import Part, gpu_style, spread
-from console.widgets.pane import LIMIT, SIFT_S, Filter, Pane, far, last_state
+from console.widgets.pane import Pane
 
 if TYPE_CHECKING:
     from console.app import StokerApp
-
-ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE) /')
-"""Access lines of the HTTP server."""
-
-NOISE = re.compile(
-    r'"(?:GET|POST) /(?:health|health_generate|metrics|v1/loads|get_load|server_info|'
-    r"get_server_info|model_info|ping|ready)\b|#new-token: 1,.*#running-req: 0,"
-)
-"""Access lines of pollers, and the one-token prefill of a health check on an idle server."""
-
-ACCESS_OR_NOISE = re.compile(f"{NOISE.pattern}|{ACCESS.pattern}")
 
 COMPACT = 200
 """In panes narrower than this, batch lines are told in a few words: the numbers stand at their
@@ -37,50 +27,9 @@ end."""
 PAGES = 8
 """Pages, or searches, that one key may fetch until something is found that is shown."""
 
-BAR = "│"
-"""Between a line of the merged view and where it is from."""
-
-_BAD = re.compile(
-    r"\b(?:error|exception|traceback|fatal|sigquit|killed|crashed|out of memory|unhealthy|"
-    r"watchdog timeout|leak detected|aborted)\b|\w+(?:Error|Exception)\b|failed",
-    re.IGNORECASE,
-)
-_WARN = re.compile(r"\bwarn(?:ing)?\b|deprecat|retract|pool is full|rotated|skipped", re.IGNORECASE)
-_PHASE = re.compile(
-    r"Load weight|Cache is allocated|Memory pool|Capture .*(?:begin|end)|fired up|"
-    r"Application startup|Uvicorn running|server_args=|max_total_num_tokens=|Port \d+: OK|"
-    r"Starting generation|healthy"
-)
 _STAMP = re.compile(
     r"^(\[)?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)([.,]\d+)?(?(1)([^\]]{0,40})\] ?| )"
 )
-_BATCH = re.compile(r"\] (?:Decode|Prefill) batch")
-_SERVER_ERROR = re.compile(r'" 5\d\d\b')
-
-ERROR = (
-    r"^(?!.{0,60}\] (?:Decode|Prefill) batch)"
-    rf"(?:(?=.*{ACCESS.pattern}).*{_SERVER_ERROR.pattern}"
-    rf"|(?!.*{ACCESS.pattern}).{{0,500}}?(?i:{_BAD.pattern}))"
-)
-"""What :func:`log_style` calls bad, as a search on the other side."""
-
-
-def log_style(line: str) -> str:
-    """The colour of a line by what it tells; SGLang's lines carry no level."""
-    if _BATCH.search(line[:80]):
-        return "text" if "Decode" in line[:60] else "dim"
-    line = line[:500]
-    if line.startswith(model.GAP):
-        return "warn"
-    if ACCESS.search(line):
-        return "bad" if _SERVER_ERROR.search(line) else "dim"
-    if _BAD.search(line):
-        return "bad"
-    if _WARN.search(line):
-        return "warn"
-    if _PHASE.search(line):
-        return "good"
-    return "text"
 
 
 class LogPane(Pane):
@@ -442,81 +391,3 @@ class FilePane(LogPane):
         finally:
             if not self._gone(turn):
                 self.fetching = False
-
-
-class MergedPane(LogPane):
-    """Every log in one, by time; each line begins with where it is from."""
-
-    def __init__(self, sources: Callable[[], list[str]]) -> None:
-        super().__init__("all")
-        self._sources = sources
-        self._seen = 0
-        """Lines taken in so far: the number of the next."""
-        self._from: dict[str, int] = {}
-        self._at: dict[str, str] = {}
-        """The last time in each log, in their clock."""
-        self._came: dict[str, deque[tuple[int, str]]] = {}
-        """Of logs without times, when lines came: from which number on, and the time."""
-
-    def own(self, raw: str) -> str:
-        """See :class:`LogPane`."""
-        return raw.partition(BAR)[2]
-
-    def text_of(self, raw: str) -> str:
-        """See :class:`Pane`."""
-        label, bar, line = raw.partition(BAR)
-        return f"{label}{bar}{super().text_of(line)}"
-
-    def _fresh(self, state: model.State) -> list[str]:
-        """New lines of all logs in the order of their times; one without a time stays behind the
-        one before it."""
-        found: list[tuple[str, str]] = []
-        for source in self._sources():
-            ring = state.logs.get(source)
-            if ring is None or not ring.end:
-                continue
-            known = source in self._from
-            start, lines = ring.since(self._from.get(source, 0))
-            self._from[source] = ring.end
-            if lines and known and source not in self._at:
-                now = clocks.stamp_at(model.agent_now(state, self.app.now()), self._east)
-                came = self._came.setdefault(source, deque(maxlen=model.MAX_LINES))
-                came.append((start, now))
-            label = source.removeprefix("gpu")
-            begins = stamp(lines) or ""
-            for place, line in enumerate(lines, start):
-                if at := stamp([line]):
-                    self._at[source] = at
-                else:
-                    at = self._at.get(source) or self._arrived(source, place) or begins
-                found.append((at, f"{label:>5}{BAR}{line}"))
-        found.sort(key=lambda one: one[0])
-        return [line for _, line in found]
-
-    def _arrived(self, source: str, place: int) -> str:
-        """When a line of a log without times came, empty where it was there before."""
-        came = self._came.get(source, ())
-        return next((at for start, at in reversed(came) if start <= place), "")
-
-    def pull(self, state: model.State) -> None:
-        """See :class:`LogPane`."""
-        if self._seen and any(
-            ring.end and source not in self._from
-            for source in self._sources()
-            if (ring := state.logs.get(source)) is not None
-        ):
-            self.reload(state, self._filter)  # the past of one that was not there before
-        elif fresh := self._fresh(state):
-            start, self._seen = self._seen, self._seen + len(fresh)
-            self.add(zip(range(start, self._seen), fresh, strict=True))
-
-    def reload(self, state: model.State, wanted: Filter) -> None:
-        """See :class:`LogPane`."""
-        self._from, self._at = {}, {}
-        fresh = self._fresh(state)
-        self._seen = len(fresh)
-        self.set_filter(wanted, enumerate(fresh))
-
-    def wants_before(self) -> None:
-        """See :class:`Pane`: files are paged one at a time."""
-        self.app.say("one log at a time goes further back: M, then choose it")

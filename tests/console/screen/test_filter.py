@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from console.patience import TooLongError, at_most
+from console.sift import Filter, compiled, far
 from console.widgets.filter_line import FilterLine
 from console.widgets.log_pane import LogPane
-from console.widgets.pane import Filter, Pane, compiled, far
+from console.widgets.pane import Pane
 from remote.protocol import Event, Happened, LogPart
 from tests.console.screen.driver import driven
 

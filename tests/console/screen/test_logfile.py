@@ -22,7 +22,8 @@ from console.logfile import (
     seek,
     stamp,
 )
-from console.widgets.log_pane import ERROR, FilePane, LogPane, log_style
+from console.logstyle import ERROR, log_style
+from console.widgets.log_pane import FilePane, LogPane
 from remote.agent import logs
 from remote.protocol import LogPart, ReadLog, Request, Result
 from tests.console.screen.driver import driven
