@@ -82,7 +82,11 @@ def target(workspace: Workspace, gpus: int = 1) -> TargetSpec:
     (package / "__init__.py").touch()
     shutil.copy(Path(fake_server.__file__), package / "launch_server.py")
     fleet = FleetSpec(
-        model="/models/tiny", gpus=gpus, base_port=ports.free(gpus), flags=OLD, drain_seconds=2.0
+        model=str(workspace.root / "tiny"),  # by which the fixture finds and ends the servers
+        gpus=gpus,
+        base_port=ports.free(gpus),
+        flags=OLD,
+        drain_seconds=2.0,
     )
     return TargetSpec(
         name="test", workspace=str(workspace.root), python=sys.executable, fleet=fleet
