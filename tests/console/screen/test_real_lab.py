@@ -6,12 +6,16 @@ Servers and hardware are the lab's simulation; the link, the agent, the run and 
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from textual.widgets import Input
 
+from console import byhand
 from console.app import ListedApp, StokerApp
 from console.feed import connect_agent
 from console.lab import job
@@ -200,6 +204,8 @@ async def test_a_cut_link_and_what_happened_meanwhile(
             await one.keys("escape")
             await _far_log(one, lab)
             await _retry(one, lab)
+            if shutil.which("ssh"):
+                await _by_hand(one, lab)
 
 
 async def _cut(one: Driven, lab: Lab) -> None:
@@ -259,3 +265,23 @@ async def _retry(one: Driven, lab: Lab) -> None:
     await one.until(lambda: not app.state.run.alive and (lab.run / "failed.jsonl").exists(), 60)
     found = (lab.run / "failed.jsonl").read_text().splitlines()
     assert [json.loads(line)["index"] for line in found] == [600]
+
+
+async def _by_hand(one: Driven, lab: Lab) -> None:
+    """The lines to copy, typed into a shell: the log comes, and the run is started."""
+    found = byhand.lines(lab.target, one.app.state, [0])
+
+    def type_in(line: str) -> str:
+        try:
+            done = subprocess.run(
+                ["/bin/sh", "-c", line], capture_output=True, check=True, timeout=10
+            )
+        except subprocess.TimeoutExpired as following:
+            return (following.stdout or b"").decode()
+        return done.stdout.decode()
+
+    assert "Decode batch" in await asyncio.to_thread(type_in, found[0])
+    log = lab.container.workspace / ".stoker" / "run.log"
+    before = log.stat().st_size
+    await asyncio.to_thread(type_in, found[-1])
+    await one.until(lambda: b"601" in log.read_bytes()[before:], 30)
