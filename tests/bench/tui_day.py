@@ -42,7 +42,7 @@ class Day(Story):
         for gpu in range(8):
             lines = [f"[{number}] Decode batch, #running-req: 37, line of GPU {gpu} " * 2] * 2
             self.on_message(LogPart(f"gpu{gpu}", 1, number * 100, number * 100 + 100, lines))
-        if number % 20 == 0:
+        if number % 150 == 0:  # five hundred records at three prompts a second and a bit
             event = Event(100 + number, self.now, "s3.uploaded", text="a batch of 500 records")
             self.on_message(Happened(event))
 
