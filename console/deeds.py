@@ -6,20 +6,34 @@ front when the key was pressed, whichever is in front when the answer is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from console import away, model, reckon
 from console.action import Action, Danger
 from console.actions import BY_NAME, command_line, danger
-from console.feed import FeedError
+from console.feed import PLAN_S, FeedError
 from console.notices import Notice, notices
+from console.text import visible
 from console.widgets.chart import SETS
-from remote.protocol import Decide, ReadEvents, Request, Result, RunControl, RunStart
+from remote.protocol import (
+    Decide,
+    Plan,
+    ReadEvents,
+    Request,
+    Result,
+    Rollback,
+    RunControl,
+    RunStart,
+)
 
 if TYPE_CHECKING:
     from console.app import StokerApp
+    from console.watch import Watch
 
 
 async def do(app: StokerApp, action: Action) -> None:
@@ -220,7 +234,21 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     elif action.name == "run.stop":
         cost = reckon.stop_cost(state)
     question = " ".join(question.split())
-    await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch))
+    plan = None
+    if isinstance(request, Rollback):
+        plan = functools.partial(plan_lines, watch, msgspec.structs.replace(request, dry_run=True))
+    await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch), plan)
+
+
+async def plan_lines(watch: Watch, request: Rollback) -> list[str]:
+    """What a rollback would change, and its cost as the agent reckons it; or why it cannot be."""
+    try:
+        found = await watch.call(request, PLAN_S)
+    except FeedError as error:
+        return [visible(str(error))]
+    if not isinstance(found, Plan):
+        return []
+    return [visible(line) for line in (*found.diff, *found.warnings, *found.costs)]
 
 
 def pause_costs(state: model.State) -> str:
@@ -258,6 +286,7 @@ async def _confirm(
     line: str,
     cost: str,
     do: Callable[[], Coroutine[Any, Any, object]],
+    plan: Callable[[], Awaitable[list[str]]] | None = None,
 ) -> None:
     """Ask, then do it beside the screen."""
     from console.screens.confirm import Confirm
@@ -266,4 +295,4 @@ async def _confirm(
         if yes:
             app.spawn(do())
 
-    await app.push_screen(Confirm(question, action, how, line, cost), decided)
+    await app.push_screen(Confirm(question, action, how, line, cost, plan), decided)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from console.link.client import Client
 
 
+PLAN_S = 120.0
+"""For so long the plan of a swap may take: the agent asks SGLang's parser for the flags first."""
+
+
 class FeedError(Exception):
     """A request was not done; the text is one line for people."""
 

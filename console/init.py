@@ -13,7 +13,7 @@ ssh = "root@192.0.2.10"           # or a Host of ~/.ssh/config: port, key, jump 
 hop = { pct = 200 }               # or { docker = "name" }, { incus = "name" }; {} for plain SSH
 workspace = "/workspace"          # on the container: prompts, completions, logs, .stoker/
 python = "/root/venv/bin/python"  # the interpreter there that has SGLang
-agent_python = ""                 # one there with msgspec, httpx-aiohttp, psutil (boto3, jsonschema-rs)
+agent_python = ""                 # one there with what the agent needs; "" makes one
 env_script = ""                   # sourced before each server starts, e.g. for CUDA paths
 credentials_file = ""             # on the container, mode 0600: AWS_*, HF_TOKEN, API keys
 

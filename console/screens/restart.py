@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from console import flags as flag_rules
 from console import model
 from console.actions import BY_NAME, command_line, danger
-from console.feed import FeedError
+from console.feed import PLAN_S, FeedError
 from console.text import visible
 from console.watch import Watch
 from console.widgets.flag_table import FlagTable
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 BRIEF_BELOW = 34
 """Terminal rows under which only the chosen way's cost is shown, not each one's."""
-
-PLAN_S = 120.0
-"""For so long a plan may take: the agent asks SGLang's parser for the flags first."""
 
 
 class _Flags(Suggester):

@@ -661,8 +661,9 @@ class Story:
                 return self.restart(request)
             case Decide(keep=keep):
                 return self.decide(keep)
-            case Rollback():
-                return self.restart(Restart(self.spec, self.epochs[-2].flags))
+            case Rollback(dry_run=dry):
+                flags = self.epochs[-2].flags
+                return self.restart(Restart(self.spec, flags, dry_run=dry))
             case RunControl(do=do):
                 self.status = {"pause": "paused", "resume": "running"}.get(do, "stopped")
                 self.alive = do in ("pause", "resume")
