@@ -250,7 +250,7 @@ class Bench:
         deadline = time.monotonic() + 2
         while self.servers[gpu].last == before:
             if time.monotonic() > deadline:
-                raise SystemExit(f"server {gpu} answered, its log is silent: {answer.status} {said}")
+                raise SystemExit(f"server {gpu}: its log is silent: {answer.status} {said}")
             await asyncio.sleep(0.01)
 
     async def _swapped(self, request: Restart) -> Swap:
