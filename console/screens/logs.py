@@ -400,6 +400,8 @@ class LogsScreen(StokerScreen):
     def on_pane_held(self, message: Pane.Held) -> None:
         """A pane that follows again takes in what it left out."""
         pane = message.pane
-        if isinstance(pane, LogPane) and pane.following and pane.incomplete:
+        if not isinstance(pane, LogPane):
+            return
+        if pane.following and pane.incomplete:
             pane.reload(self.app.state, self.filter)
-        self.retitle()
+        pane.retitle(self.app.state)
