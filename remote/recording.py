@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import re
 import sqlite3
 import time
@@ -34,26 +35,29 @@ class RecordingError(Exception):
 
 
 class Recording:
-    """What a journal file holds. Blocking; the file is never written."""
+    """What a journal file holds. Blocking; the file is never written.
+
+    Any thread may ask, several at once: each question has a connection of its own.
+    """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise RecordingError(f"{path} is not there")
+        self._uri = f"{path.resolve().as_uri()}?mode=ro"
         try:
-            uri = f"{path.resolve().as_uri()}?mode=ro"
-            self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
-            rows = self._db.execute("SELECT min(time), max(time) FROM samples").fetchone()
-            told = self._db.execute("SELECT min(time), max(time) FROM events").fetchone()
-            self.events = [
-                Event(*row)
-                for row in self._db.execute(
-                    "SELECT id, time, kind, level, text, gpu, who FROM events ORDER BY id"
-                )
-            ]
-            self.epochs = self._all("epochs", Epoch)
-            self.swaps = self._all("swaps", Swap)
-            notes = dict(self._db.execute("SELECT name, data FROM notes"))
-            self._runs = self._has("runs")
+            with self._open() as db:
+                rows = db.execute("SELECT min(time), max(time) FROM samples").fetchone()
+                told = db.execute("SELECT min(time), max(time) FROM events").fetchone()
+                self.events = [
+                    Event(*row)
+                    for row in db.execute(
+                        "SELECT id, time, kind, level, text, gpu, who FROM events ORDER BY id"
+                    )
+                ]
+                self.epochs = _all(db, "epochs", Epoch)
+                self.swaps = _all(db, "swaps", Swap)
+                notes = dict(db.execute("SELECT name, data FROM notes"))
+                self._runs = _has(db, "runs")
         except (sqlite3.Error, msgspec.DecodeError) as error:
             raise RecordingError(f"{path} is no journal of Stoker's: {error}") from None
         times = [t for t in (*rows, *told) if t is not None]
@@ -71,13 +75,8 @@ class Recording:
             pass  # of another version: what is known without it is shown
         self._folder = path.resolve().parent
 
-    def _has(self, table: str) -> bool:
-        query = "SELECT 1 FROM sqlite_master WHERE type='table' AND name=?"
-        return self._db.execute(query, (table,)).fetchone() is not None
-
-    def _all(self, table: str, kind: type[T]) -> list[T]:
-        rows = self._db.execute(f"SELECT data FROM {table} ORDER BY id")
-        return [msgspec.json.decode(data, type=kind) for (data,) in rows]
+    def _open(self) -> contextlib.closing[sqlite3.Connection]:
+        return contextlib.closing(sqlite3.connect(self._uri, uri=True))
 
     def history(self, since: float, until: float, points: int) -> History:
         """At most ``points`` columns of averages, from the finest samples that are left; none is
@@ -105,19 +104,21 @@ class Recording:
         return samples.columns([newest], newest.time, newest.time + 1, 1, 1)
 
     def _rows(self, step: int, since: float, until: float) -> list[Sample]:
-        found = self._db.execute(
-            "SELECT time, gpus, data FROM samples WHERE step=? AND time>=? AND time<?"
-            " ORDER BY time",
-            (step, int(since), until),
-        )
-        return [Sample.unpack(*row) for row in found]
+        with self._open() as db:
+            found = db.execute(
+                "SELECT time, gpus, data FROM samples WHERE step=? AND time>=? AND time<?"
+                " ORDER BY time",
+                (step, int(since), until),
+            )
+            return [Sample.unpack(*row) for row in found]
 
     def run_at(self, time: float) -> RunState | None:
         """The run's own numbers as they were; None where none were kept by then."""
         if not self._runs:
             return None
         query = "SELECT data FROM runs WHERE time <= ? ORDER BY time DESC LIMIT 1"
-        row = self._db.execute(query, (int(time) + 1,)).fetchone()
+        with self._open() as db:
+            row = db.execute(query, (int(time) + 1,)).fetchone()
         if row is None:
             return None
         try:
@@ -219,9 +220,15 @@ class Recording:
         except ValueError:
             return 0.0
 
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+
+def _has(db: sqlite3.Connection, table: str) -> bool:
+    query = "SELECT 1 FROM sqlite_master WHERE type='table' AND name=?"
+    return db.execute(query, (table,)).fetchone() is not None
+
+
+def _all(db: sqlite3.Connection, table: str, kind: type[T]) -> list[T]:
+    rows = db.execute(f"SELECT data FROM {table} ORDER BY id")
+    return [msgspec.json.decode(data, type=kind) for (data,) in rows]
 
 
 def _newlines(path: Path, begin: int, end: int) -> int:

@@ -103,7 +103,6 @@ async def recorded(tmp_path: Path) -> AsyncIterator[Recording]:
     write_log(tmp_path / "logs" / "sglang_gpu0.log", begin)
     recording = Recording(path)
     yield recording
-    recording.close()
 
 
 async def test_a_recording_tells_what_was(tmp_path: Path) -> None:
@@ -271,7 +270,6 @@ def test_a_log_that_is_played_fast_is_skipped_and_counted(
     assert part is not None
     assert part.lines[-1] == "  and more of second 1000"
     assert part.skipped + len(part.lines) == 4 * 1_001
-    found.close()
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
