@@ -50,11 +50,11 @@ def _failed(error: Exception) -> int:
 
     kinds = {kind.__name__ for kind in type(error).__mro__}
     code, text = 1, str(error)
-    if isinstance(error, UsageError | ConfigError) or "VerbError" in kinds:
+    if isinstance(error, UsageError | ConfigError) or kinds & {"VerbError", "CannotVerifyError"}:
         code = USAGE
     elif "LinkError" in kinds:
         code = 1 if getattr(error, "kind", "") == "refused" else UNREACHABLE
-    elif not kinds & {"OSError", "CannotVerifyError", "ExportError"}:
+    elif not kinds & {"OSError", "ExportError"}:
         text = f"{type(error).__name__}: {error} (a mistake of ours; --debug shows where)"
     print(f"stoker: {visible(' '.join(text.split()))}", file=sys.stderr)
     return code

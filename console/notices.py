@@ -28,6 +28,9 @@ class Notice:
     code: str = ""
 
 
+AWAY_S: Final = 60.0
+"""A phase of a start that takes longer, and twice what it took last time, is worth a line."""
+
 _WEIGHT: Final[dict[Level, int]] = {"error": 0, "warning": 1, "info": 2, "good": 3}
 
 
@@ -52,6 +55,7 @@ def notices(state: State, now: float) -> list[Notice]:
 
     found += _down(state, "failed", "it ended without a word", "up")
     found += _down(state, "stalled", "no token is produced", "restart")
+    found += _away(state, now)
 
     shown = " ".join(n.text for n in found)
     covered = ("server.failed.", "server.stalled.", "run.problem")
@@ -131,11 +135,34 @@ def _down(state: State, status: str, silent: str, action: str) -> list[Notice]:
             "error",
             f"GPU {', '.join(map(str, gpus))} {status}: {cause}",
             action,
-            gpus[0],
+            gpus[0] if len(gpus) == 1 else None,
             f"server.{status}",
         )
         for cause, gpus in causes.items()
     ]
+
+
+def _away(state: State, now: float) -> list[Notice]:
+    """Servers that have been coming up for long while the others work: part of the fleet is out."""
+    swapping = state.swap is not None and state.swap.state == "doing"
+    if swapping or not any(s.state == "ready" for s in state.servers.values()):
+        return []
+    late = [
+        (gpu, server)
+        for gpu, server in sorted(state.servers.items())
+        if server.state in ("starting", "warming")
+        and server.phase_since is not None
+        and now - server.phase_since > max(AWAY_S, 2 * (server.phase_usual_s or 0.0))
+    ]
+    if not late:
+        return []
+    longest = max(now - (server.phase_since or now) for _, server in late)
+    phases = ", ".join(sorted({server.phase or server.state for _, server in late}))
+    text = (
+        f"{len(late)} of {len(state.numbers)} servers give nothing: GPU "
+        f"{', '.join(str(gpu) for gpu, _ in late)} {phases} for {duration(longest)}"
+    )
+    return [Notice("warning", text, "logs", late[0][0] if len(late) == 1 else None, "fleet.away")]
 
 
 _HELPS: Final[Mapping[str, str]] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -48,6 +49,8 @@ class Told:
     """What the far side told when it was last asked; None before."""
 
     batches: Batches | None = None
+    completed: int = 0
+    """What progress.json said when ``batches`` were told: numbers of one moment are compared."""
     mix: Mix | None = None
     newest: Sequence[Answer] | None = None
     failed: Sequence[Answer] | None = None
@@ -213,7 +216,9 @@ class RunText(Tall):
         if state.progress is None:
             return [[("No run here yet; ", "dim"), ("s", "bold accent"), (" starts one.", "dim")]]
         lines: list[Line] = []
-        for wrong in disagreements(state, told.batches):
+        then = msgspec.structs.replace(state.progress, completed=told.completed)
+        run = msgspec.structs.replace(state.run, progress=then)
+        for wrong in disagreements(replace(state, run=run), told.batches):
             for index, row in enumerate(textwrap.wrap(wrong["text"], max(20, width - 2))):
                 lines.append([("  " if index else "▲ ", "warn"), (row, "warn")])
         wide, widest = width >= 100, width >= 190
@@ -295,6 +300,8 @@ class RunScreen(StokerScreen):
         match found:
             case Batches():
                 told.batches = found
+                progress = self.app.state.progress
+                told.completed = progress.completed if progress is not None else 0
             case Mix():
                 told.mix = found
                 if found.counting:

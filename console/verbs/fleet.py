@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -57,6 +59,9 @@ def flags(pairs: list[str]) -> Flags:
             raise VerbError(f"--set {pair}: FLAG=VALUE is needed")
         found[name.replace("_", "-")] = flag_value(value) if sign else True
     return found
+
+
+GOES_ON = "stoker: the swap goes on: see `stoker status`; `stoker confirm --back` takes it back"
 
 
 async def up(target: Target, gpus: list[int] | None, *, wait: bool) -> int:
@@ -289,4 +294,11 @@ async def _swap(here: Session, request: Restart | Rollback) -> int:
             return 0 if swap.state == "done" else 1
         return 1 if _gave_up(here) else None
 
-    return await here.until(ended)
+    try:
+        return await here.until(ended)
+    except asyncio.CancelledError:  # ctrl+c
+        goes_on = (
+            "the swap goes on: `stoker status` shows it, `stoker confirm --back` takes it back"
+        )
+        print(f"stoker: {goes_on}", file=sys.stderr, flush=True)
+        raise

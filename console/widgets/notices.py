@@ -13,6 +13,8 @@ from console.widgets.paint import Line, Painted, Part, clip, spread
 if TYPE_CHECKING:
     from console.app import StokerApp
 
+_OF_ONE = ("restart", "up")
+
 _SIGNS = {
     "error": ("✖", "bad"),
     "warning": ("▲", "warn"),
@@ -30,8 +32,11 @@ def notice_lines(found: list[Notice], width: int, height: int) -> list[Line]:
         sign, style = _SIGNS[notice.level]
         key: list[Part] = []
         if action := BY_NAME.get(notice.action):
+            # A digit chooses the GPU first: without it the whole fleet would be meant.
+            alone = notice.gpu is not None and notice.gpu < 10 and notice.action in _OF_ONE
+            first = f" {notice.gpu}" if alone else ""
             key = [
-                (f" {key_name(action.keys[0])}", "bold accent"),
+                (f"{first} {key_name(action.keys[0])}", "bold accent"),
                 (f" {action.title.lower()}", "dim"),
             ]
         room = max(20, width - 3 - sum(len(t) for t, _ in key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple
 
 from remote.agent.diff import Picture
@@ -22,9 +22,13 @@ class Wrong(NamedTuple):
     level: Literal["warning", "error"] = "warning"
 
 
-def wrong(now: Picture, journal: str = "") -> list[Wrong]:
-    """Everything a person should know of."""
-    found = [*_servers(now), *_run(now), *_host(now)]
+ETA_OVER = 0.95
+"""An alert about the ETA is over below this share of the limit: near it, it would come and go."""
+
+
+def wrong(now: Picture, journal: str = "", standing: Collection[str] = ()) -> list[Wrong]:
+    """Everything a person should know of; ``standing`` are the codes of what was wrong before."""
+    found = [*_servers(now), *_run(now), *_eta(now, standing), *_host(now)]
     if journal:
         found.append(Wrong("journal", journal))
     return found
@@ -58,13 +62,25 @@ def _run(now: Picture) -> Iterable[Wrong]:
         yield Wrong("run.problem", progress.problem, "error")
     if run.alive and progress.s3_error:
         yield Wrong("s3", f"S3: {progress.s3_error}")
+
+
+def _eta(now: Picture, standing: Collection[str]) -> Iterable[Wrong]:
+    """From the run's own rate once it has one, until then from the verdict on these flags."""
+    progress, verdict = now.run.progress, now.verdict
     limit = now.target.alerts.eta_hours_over if now.target is not None else None
-    eta = now.verdict.eta_hours if now.verdict is not None else None
-    settled = progress.rate_per_sec and progress.completed >= 3 * max(progress.in_flight, 1)
-    if settled and progress.eta_hours is not None:
-        eta = progress.eta_hours
-    if run.alive and limit is not None and eta is not None and eta > limit:
-        why = f": {now.verdict.bound_by}" if now.verdict and now.verdict.bound_by else ""
+    changing = now.swap is not None and now.swap.state == "doing"
+    if limit is None or progress is None or not now.run.alive or changing:
+        return
+    if verdict is not None and now.epochs and verdict.time < now.epochs[-1].since:
+        verdict = None  # on other flags
+    eta = verdict.eta_hours if verdict is not None else None
+    # A process that has just taken up a run of many finished prompts has no rate of its own yet.
+    here = sum(work.completed for work in progress.servers.values())
+    done = here if progress.servers else progress.completed
+    if progress.rate_per_sec and done >= 3 * max(progress.in_flight, 1):
+        eta = progress.eta_hours if progress.eta_hours is not None else eta
+    if eta is not None and eta > limit * (ETA_OVER if "eta" in standing else 1.0):
+        why = f": {verdict.bound_by}" if verdict is not None and verdict.bound_by else ""
         yield Wrong("eta", f"ETA {duration(eta)}, over the {duration(limit)} allowed{why}", "error")
 
 

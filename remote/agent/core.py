@@ -251,7 +251,8 @@ class Agent:
             swap=self._actions.swap,
             verdict=self.first_minute.last,
         )
-        wrong = alerts.wrong(picture, self.journal.problem)
+        standing = {alert.code for alert in self._picture.alerts}
+        wrong = alerts.wrong(picture, self.journal.problem, standing)
         found = alerts.since(self._picture.alerts, wrong, round(now, 3))
         return msgspec.structs.replace(picture, alerts=found)
 

@@ -110,7 +110,7 @@ def test_flag_values() -> None:
         (["down", "--yes", "--gpu", "a"], 2, "--gpu a: that is the target"),
         (["restart", "--set", "a"], 2, "--set a: that is the target"),
         (["restart", "a", "--set", "=3"], 2, "FLAG=VALUE"),
-        (["verify", "/nowhere"], 1, "no such run directory"),
+        (["verify", "/nowhere"], 2, "no such run directory"),
         (["run", "start", "a", "--prompts", "/nowhere"], 2, "no such prompts file"),
     ],
 )

@@ -11,6 +11,8 @@ from console import model, ram, reckon
 from console.model import Link, State, reduce
 from console.notices import notices
 from console.trend import Trend, nice_top, shrink, steps_of
+from console.widgets.notices import notice_lines
+from console.widgets.paint import Line
 from remote.protocol import (
     Alert,
     Epoch,
@@ -226,6 +228,38 @@ def test_what_is_wrong_comes_first_with_the_key_that_helps() -> None:
     ]
     assert (found[0].gpu, found[0].action) == (3, "up")
     assert "CUDA out of memory" in found[0].text
+
+
+def test_one_server_in_trouble_is_meant_by_its_digit_and_the_key() -> None:
+    """The key alone would mean the whole fleet; of several servers there is no one digit."""
+    story, state = told()
+    story.servers[3].state, story.servers[3].cause = "stalled", "no token is produced"
+    one = notices(reduce(state, story.snapshot(), NOW), NOW)
+    assert "3 r restart" in plain_text(notice_lines(one, 120, 8))
+    story.servers[4].state, story.servers[4].cause = "stalled", "no token is produced"
+    two = notices(reduce(state, story.snapshot(), NOW), NOW)
+    assert two[0].gpu is None
+    assert "3 r restart" not in plain_text(notice_lines(two, 120, 8))
+
+
+def test_servers_that_stay_out_for_long_are_told() -> None:
+    """A start is nothing to tell, one that takes twice as long as the last time is."""
+    story, state = told()
+    began = reduce(state, story.snapshot(), NOW)
+    servers = dict(began.servers)
+    for gpu in (2, 6):
+        servers[gpu] = msgspec.structs.replace(
+            servers[gpu], state="warming", phase="proving itself", phase_since=NOW, phase_usual_s=50
+        )
+    warming = replace(began, servers=servers)
+    assert "fleet.away" not in codes(warming, NOW + 90)
+    (out,) = [n for n in notices(warming, NOW + 120) if n.code == "fleet.away"]
+    assert out.text == "2 of 8 servers give nothing: GPU 2, 6 proving itself for 2m00s"
+
+
+def plain_text(lines: list[Line]) -> str:
+    """What is read of painted lines."""
+    return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
 def test_a_lost_link_is_said_with_the_age_of_what_is_shown() -> None:

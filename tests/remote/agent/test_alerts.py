@@ -8,12 +8,15 @@ from remote.agent import alerts
 from remote.agent.diff import Picture
 from remote.protocol import (
     AlertSpec,
+    Epoch,
     FleetSpec,
     GpuState,
     HostState,
     Progress,
     RunState,
     ServerState,
+    ServerWork,
+    Swap,
     TargetSpec,
     Verdict,
 )
@@ -70,6 +73,40 @@ def test_the_eta_of_the_verdict_until_the_run_has_its_own() -> None:
     settled = Progress(completed=9000, in_flight=600, rate_per_sec=3.0, eta_hours=15.0)
     later = replace(WELL, run=RunState(alive=True, progress=settled), verdict=verdict)
     assert codes(later) == []
+
+
+def test_the_eta_of_a_run_that_goes_on_waits_for_a_rate_of_its_own() -> None:
+    """Thousands are done, but not by this process: its first seconds say nothing."""
+    work = {"http://127.0.0.1:30000": ServerWork(completed=2)}
+    taken_up = Progress(
+        completed=9000, in_flight=600, rate_per_sec=0.1, eta_hours=99.0, servers=work
+    )
+    run = RunState(alive=True, progress=taken_up)
+    assert codes(replace(WELL, run=run)) == []
+    work = {"http://127.0.0.1:30000": ServerWork(completed=2000)}
+    slow = RunState(alive=True, progress=replace(taken_up, servers=work))
+    assert codes(replace(WELL, run=slow)) == ["eta"]
+
+
+def test_no_eta_of_other_flags_and_none_while_they_change() -> None:
+    early = RunState(alive=True, progress=Progress(completed=3, in_flight=600))
+    verdict = Verdict(time=10.0, text="", eta_hours=208.0)
+    now = replace(WELL, run=early, verdict=verdict)
+    assert codes(replace(now, epochs=[Epoch(1, 5.0, {})])) == ["eta"]
+    assert codes(replace(now, epochs=[Epoch(1, 5.0, {}), Epoch(2, 20.0, {})])) == []
+    swap = Swap(1, "rolling", [0], 1, 2, "ops", 9.0)
+    assert codes(replace(now, swap=swap)) == []
+
+
+def test_an_eta_near_its_limit_does_not_come_and_go() -> None:
+    def at(hours: float, standing: set[str]) -> bool:
+        progress = Progress(completed=9000, in_flight=600, rate_per_sec=3.0, eta_hours=hours)
+        now = replace(WELL, run=RunState(alive=True, progress=progress))
+        return any(w.code == "eta" for w in alerts.wrong(now, standing=standing))
+
+    assert not at(47.5, set())
+    assert at(47.5, {"eta"})
+    assert not at(45.0, {"eta"})
 
 
 def test_an_alert_keeps_its_beginning() -> None:
