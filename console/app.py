@@ -273,6 +273,7 @@ class StokerApp(App[None], inherit_bindings=False):
         if isinstance(message, Snapshot):
             self._greet()
             self._keep_past(watch, message)
+            self._load_past()
         if isinstance(message, Happened):
             self._react(watch, message.event)
         if watch is self.front and isinstance(message, Snapshot | Happened):
@@ -320,16 +321,18 @@ class StokerApp(App[None], inherit_bindings=False):
     def _linked(self, watch: Watch, before: str) -> None:
         state = watch.state.link.state
         if state in UP and before != state:
-            watch.past_due = True
+            watch.past_due = watch.replay is None  # a recording is read at each of its times
             self._load_past()
         if watch is self.front:
             self._soon()
 
     def _load_past(self) -> None:
-        """Fetch what was before this console, of the target that is looked at."""
-        if self.front.past_due and self.current_mode != "targets":
-            self.front.past_due = False
-            self.spawn(self._past(self.front))
+        """Fetch what was before this console, of the target that is looked at. Its clock has to be
+        known: the past ends where its first snapshot stands."""
+        watch = self.front
+        if watch.past_due and watch.state.received is not None and self.current_mode != "targets":
+            watch.past_due = False
+            self.spawn(self._past(watch))
 
     async def _past(self, watch: Watch) -> None:
         try:

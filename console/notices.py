@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from console.model import ON, State, age
+from console.model import ON, State, age, told_now
 from console.ram import full_in
 from console.reckon import outliers
 from console.text import duration, size
@@ -144,6 +144,7 @@ def _down(state: State, status: str, silent: str, action: str) -> list[Notice]:
 
 def _away(state: State, now: float) -> list[Notice]:
     """Servers that have been coming up for long while the others work: part of the fleet is out."""
+    now = told_now(state, now)
     swapping = state.swap is not None and state.swap.state == "doing"
     if swapping or not any(s.state == "ready" for s in state.servers.values()):
         return []

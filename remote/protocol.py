@@ -234,6 +234,9 @@ class Progress(Struct, omit_defaults=False):
     """Thinking, a part of ``total_output_tokens``, as far as the servers tell it."""
     set_aside: int = 0
     waiting_retry: int = 0
+    """Prompts to be sent again."""
+    waiting_by_source: dict[str, int] = {}
+    """The same by source; empty for prompts that name none."""
     on_probation: int = 0
     in_flight: int = 0
     remaining: int = 0

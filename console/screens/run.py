@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -177,12 +177,12 @@ def _side_by_side(left: list[Line], right: list[Line], width: int) -> list[Line]
     return lines
 
 
-def shares_lines(told: Told, width: int) -> list[Line]:
+def shares_lines(told: Told, waiting: Mapping[str, int], width: int) -> list[Line]:
     """The mix, and outcomes by source."""
     mix = told.mix
     if mix is None or not (mix.sources or mix.counting):
         return []
-    table = outcome_lines(mix.sources, width)
+    table = outcome_lines(mix.sources, width, waiting)
     return [*mix_lines(mix, width), [], *table, *([[]] if table else [])]
 
 
@@ -216,6 +216,7 @@ class RunText(Tall):
         if state.progress is None:
             return [[("No run here yet; ", "dim"), ("s", "bold accent"), (" starts one.", "dim")]]
         lines: list[Line] = []
+        waiting = state.progress.waiting_by_source if state.run.alive else {}
         then = msgspec.structs.replace(state.progress, completed=told.completed)
         run = msgspec.structs.replace(state.run, progress=then)
         for wrong in disagreements(replace(state, run=run), told.batches):
@@ -234,13 +235,18 @@ class RunText(Tall):
         rows = 10 if tall >= 50 else 5
         if not wide:
             own = [*run_lines(state, width), [], *work_lines(state, width), [], *files]
-            return [*lines, *shares_lines(told, width), *live_lines(told, width, rows), *own]
+            return [
+                *lines,
+                *shares_lines(told, waiting, width),
+                *live_lines(told, width, rows),
+                *own,
+            ]
         half = width // 2 - 1
         if widest:
             live = live_lines(told, width - half - 2, rows)
-            lines += _side_by_side(shares_lines(told, half), live, width)
+            lines += _side_by_side(shares_lines(told, waiting, half), live, width)
         else:
-            lines += [*shares_lines(told, width), *live_lines(told, width, rows)]
+            lines += [*shares_lines(told, waiting, width), *live_lines(told, width, rows)]
         left = run_lines(state, half)
         right = work_lines(state, width - half - 2)
         if files:

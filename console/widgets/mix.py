@@ -21,6 +21,9 @@ OUTCOMES: Mapping[str, str] = {
 }
 """Every outcome there is, with its colour, in the order of their columns."""
 
+WAITING = "to retry"
+"""The column of prompts that have no outcome yet and are to be sent again."""
+
 APART = 0.05
 """So far may a source's share of what is finished lie from its planned one."""
 
@@ -125,12 +128,19 @@ def mix_lines(mix: Mix, width: int) -> list[Line]:
     return lines
 
 
-def outcome_lines(rows: list[SourceMix], width: int) -> list[Line]:
-    """Outcomes × sources: a column an outcome that occurs, a line a source, and the sum."""
+def outcome_lines(rows: list[SourceMix], width: int, waiting: Mapping[str, int]) -> list[Line]:
+    """Outcomes × sources: a column an outcome that occurs, a line a source, and the sum; last those
+    ``waiting`` to be sent again."""
+    counted = [dict(row.outcomes) for row in rows]
+    for row, counts in zip(rows, counted, strict=True):
+        if again := waiting.get(row.source):
+            counts[WAITING] = again
     sums: Counter[str] = Counter()
-    for row in rows:
-        sums.update(row.outcomes)
-    names = [n for n in OUTCOMES if sums[n]] + sorted(n for n in sums if n not in OUTCOMES)
+    for counts in counted:
+        sums.update(counts)
+    names = [n for n in OUTCOMES if sums[n]] + sorted(
+        (n for n in sums if n not in OUTCOMES), key=lambda n: (n == WAITING, n)
+    )
     if not names or len(rows) < 2:
         return []
     label = min(24, max(17, *(len(_name(r.source)) for r in rows)) + 1)
@@ -141,7 +151,8 @@ def outcome_lines(rows: list[SourceMix], width: int) -> list[Line]:
         for n in names
     ]
     lines: list[Line] = [clip(heading, width)]
-    everything = [*((_name(r.source), r.outcomes) for r in rows), ("all", dict(sums))]
+    named = zip((_name(row.source) for row in rows), counted, strict=True)
+    everything = [*named, ("all", dict(sums))]
     for name, counts in everything:
         line: list[Part] = [(pad(f"  {name}", label + 2), "dim" if name == "all" else "text")]
         for outcome in names:

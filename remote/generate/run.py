@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -442,6 +443,8 @@ class Run:
         progress.elapsed_hours = round(elapsed_hours(self._run_now()), 4)
         progress.pid, progress.run_id = os.getpid(), self._run.run_id
         progress.waiting_retry = dispatcher.work.waiting_retry
+        sources = Counter(job.prompt.source or "" for job in dispatcher.work.jobs())
+        progress.waiting_by_source = dict(sources)
         progress.in_flight = dispatcher.in_flight
         progress.partial = dispatcher.partial
         progress.control_version = self._version

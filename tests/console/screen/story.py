@@ -413,6 +413,7 @@ class Story:
             tok_s=rate * 2_711,
             set_aside=31,
             waiting_retry=3,
+            waiting_by_source={"infinity-instruct": 3},
             on_probation=0,
             in_flight=sum(self.running(s) for s in self.servers),
             remaining=left,

@@ -249,12 +249,19 @@ def test_servers_that_stay_out_for_long_are_told() -> None:
     servers = dict(began.servers)
     for gpu in (2, 6):
         servers[gpu] = msgspec.structs.replace(
-            servers[gpu], state="warming", phase="proving itself", phase_since=NOW, phase_usual_s=50
+            servers[gpu],
+            state="warming",
+            phase="proving itself",
+            phase_since=began.time,
+            phase_usual_s=50.0,
         )
-    warming = replace(began, servers=servers)
-    assert "fleet.away" not in codes(warming, NOW + 90)
-    (out,) = [n for n in notices(warming, NOW + 120) if n.code == "fleet.away"]
-    assert out.text == "2 of 8 servers give nothing: GPU 2, 6 proving itself for 2m00s"
+
+    def after(seconds: float) -> list[str]:
+        later = replace(began, servers=servers, time=began.time + seconds, received=NOW + seconds)
+        return [n.text for n in notices(later, NOW + seconds) if n.code == "fleet.away"]
+
+    assert after(90) == []
+    assert after(120) == ["2 of 8 servers give nothing: GPU 2, 6 proving itself for 2m00s"]
 
 
 def plain_text(lines: list[Line]) -> str:

@@ -60,9 +60,18 @@ def test_what_is_not_known_is_not_made_up() -> None:
 
 def test_outcomes_have_a_column_each_and_a_sum() -> None:
     """Only those that occur; the sum in the last line."""
-    lines = text(outcome_lines(MIX.sources, 100))
+    lines = text(outcome_lines(MIX.sources, 100, {}))
     assert lines[0].split()[-2:] == ["ok", "looped"]
     assert lines[-1].split() == ["all", "310", "10"]
+
+
+def test_what_waits_to_be_sent_again_is_the_last_column() -> None:
+    """By source, as the outcomes; a source that nobody knows is not counted."""
+    first = MIX.sources[0].source
+    lines = text(outcome_lines(MIX.sources, 100, {first: 7, "unheard of": 2}))
+    assert lines[0].rstrip().endswith("looped  to retry")
+    assert lines[1].split()[-1] == "7"
+    assert lines[-1].split() == ["all", "310", "10", "7"]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (220, 60)])

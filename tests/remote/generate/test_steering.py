@@ -41,3 +41,16 @@ def test_servers_come_and_go(
     assert "GPU hours so far at one GPU a server, " in summary
     assert "a million output tokens" in summary
     check(run)
+
+
+def test_what_waits_is_told_by_source(
+    serve: Callable[..., Served], generation: Callable[..., Generation]
+) -> None:
+    """What was in flight on a server that dies is sent again; progress.json says whose it is."""
+    run = generation(50, source="mine")
+    one = serve(delay=30.0)
+    run.start(one, options=("--concurrency", "4"))
+    wait_for(lambda: run.progress().get("in_flight") == 4)
+    one.kill()
+    wait_for(lambda: run.progress().get("waiting_by_source") == {"mine": 4})
+    assert run.progress()["waiting_retry"] == 4
