@@ -125,6 +125,13 @@ def clean(here: Lab, *, s3: bool = True) -> verify.Report:
     return report
 
 
+def all_ended(found: Progress | verify.Report, count: int) -> None:
+    """Every prompt has its record. Tool calls that ``max_tokens`` cut are set aside: a few."""
+    assert found.failed == 0
+    assert found.completed + found.set_aside == count
+    assert found.set_aside <= max(4, count // 50)
+
+
 async def soon(wanted: Callable[[], bool], timeout: float, what: str) -> None:
     """Wait for something outside the console's state."""
     deadline = asyncio.get_running_loop().time() + timeout

@@ -52,7 +52,7 @@ async def test_a_fleet_held_at_37_slots_is_freed_and_nothing_is_lost(tmp_path: P
         assert rates is not None
         assert rates[1] >= 1.6 * rates[0], rates
         end = await watch.done()
-        assert end.completed == COUNT
+        play.all_ended(end, COUNT)
         assert watch.fell == []
         report = play.clean(here)
-        assert report.completed == COUNT
+        play.all_ended(report, COUNT)

@@ -75,8 +75,10 @@ async def test_interrupted_and_again(tmp_path: Path) -> None:
     assert report.violations == []
     assert 20 <= report.completed < 600
     status, said = await ended(await headless(tmp_path, "--count", "600", "--speed", "500"))
-    assert status == 0, said
-    assert verify.audit(run).completed == 600
+    report = verify.audit(run)
+    assert report.completed + report.set_aside == 600
+    assert report.set_aside <= 12, "a few tool calls are cut at max_tokens"
+    assert status == (1 if report.set_aside else 0), said
 
 
 def test_verdict() -> None:
