@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -125,8 +126,12 @@ def clean(here: Lab, *, s3: bool = True) -> verify.Report:
     return report
 
 
-def all_ended(found: Progress | verify.Report, count: int) -> None:
-    """Every prompt has its record. Tool calls that ``max_tokens`` cut are set aside: a few."""
+def all_ended(here: Lab, found: Progress | verify.Report, count: int) -> None:
+    """Every prompt has its record. Tool calls that ``max_tokens`` cut are set aside, a few, and
+    nothing else is."""
+    aside = here.run / "set_aside.jsonl"
+    records = [json.loads(line) for line in aside.open()] if aside.exists() else []
+    assert {(r["outcome"], r["finish_reason"]) for r in records} <= {("bad_tool_call", "length")}
     assert found.failed == 0
     assert found.completed + found.set_aside == count
     assert found.set_aside <= max(4, count // 50)

@@ -57,6 +57,6 @@ async def test_the_run_survives(victim: str, tmp_path: Path) -> None:
             lambda s: s.link.state == "connected" and s.time > killed, 30, "the link again"
         )
         end = await watch.done()
-        play.all_ended(end, COUNT)
+        play.all_ended(here, end, COUNT)
         assert watch.fell == []
     play.clean(here)

@@ -52,7 +52,7 @@ async def test_a_fleet_held_at_37_slots_is_freed_and_nothing_is_lost(tmp_path: P
         assert rates is not None
         assert rates[1] >= 1.6 * rates[0], rates
         end = await watch.done()
-        play.all_ended(end, COUNT)
+        play.all_ended(here, end, COUNT)
         assert watch.fell == []
         report = play.clean(here)
-        play.all_ended(report, COUNT)
+        play.all_ended(here, report, COUNT)

@@ -95,7 +95,7 @@ def test_a_terminal_that_lost_the_focus_is_asked_for_a_notification(
     tmp_path: Path, tmux: bool
 ) -> None:
     """On the wire of a real terminal: one bell, then OSC 9 and 777, wrapped inside tmux."""
-    more = {"TMUX": "/tmp/tmux-0/default,1,0"} if tmux else {}
+    more = {"TMUX": f"{tmp_path}/default,1,0"} if tmux else {}
     command = [sys.executable, "-m", "tests.console.screen.story", "--call", "4"]
     terminal = Terminal(command, environment(tmp_path, **more))
     terminal.until("8/8 healthy", 60)
