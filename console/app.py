@@ -11,21 +11,20 @@ import asyncio
 import importlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from console import away, calls, clipboard, deeds, model, prefs, themes
+from console import away, calls, clipboard, model, prefs, themes
 from console.action import Action
 from console.actions import BY_NAME, by_key
 from console.feed import Connect, FeedError
 from console.lookback import Lookback
 from console.palette import Actions
 from console.quiet import Quiet
-from console.replay import ReplayFeed
 from console.ringer import Ringer
 from console.screens.base import StokerScreen
 from console.screens.fleet import FleetScreen
@@ -42,6 +41,9 @@ from remote.protocol import (
     Snapshot,
     Subscribe,
 )
+
+if TYPE_CHECKING:
+    from console.replay import ReplayFeed
 
 BETWEEN_S = 0.4
 """Between the first connections of targets in the background: an SSH server refuses those that
@@ -289,7 +291,9 @@ class StokerApp(App[None], inherit_bindings=False):
         if not watch.greeted:
             watch.greeted = True
             if watch.replay is None and away.worth_telling(watch.seen, watch.state):
-                self.spawn(deeds.tell_away(self, asked=False))
+                from console.deeds import tell_away  # not needed for the first frame
+
+                self.spawn(tell_away(self, asked=False))
 
     def _keep_past(self, watch: Watch, snapshot: Snapshot) -> None:
         """What is now becomes what was; a recording that is played fast is read instead."""
@@ -519,7 +523,9 @@ class StokerApp(App[None], inherit_bindings=False):
         if isinstance(screen, StokerScreen) and await screen.act(name):
             self._soon()
             return
-        await deeds.do(self, action)
+        from console.deeds import do  # not needed for the first frame
+
+        await do(self, action)
         self._soon()
 
     async def go(self, mode: str) -> None:

@@ -11,12 +11,12 @@ from console import model
 from console.app import ListedApp, StokerApp
 from console.config import ConfigError
 from console.feed import Feed, connect_agent
-from console.replay import Recorded, ReplayFeed
 from console.watch import Source
 from remote.protocol import Message
 
 if TYPE_CHECKING:
     from console.config import Target
+    from console.replay import Recorded
 
 
 def run_console(
@@ -49,6 +49,7 @@ def check_terminal() -> None:
 
 def run_replay(recorded: Recorded, name: str, *, theme: str = "") -> None:
     """The same screens on a recording, until they are left."""
+    from console.replay import ReplayFeed
 
     def connect(
         on_message: Callable[[Message], None], on_link: Callable[[model.Link], None]

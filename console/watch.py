@@ -19,7 +19,6 @@ from console.flags import Book
 from console.lookback import Lookback
 from console.model import Link, State
 from console.prefs import Seen
-from console.replay import ReplayFeed
 from remote.protocol import (
     Events,
     FlagCatalogue,
@@ -34,6 +33,7 @@ from remote.protocol import (
 
 if TYPE_CHECKING:
     from console.config import Target
+    from console.replay import ReplayFeed
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,10 @@ class Watch:
     @property
     def replay(self) -> ReplayFeed | None:
         """The recording that is played, where it is one."""
+        if self.feed is None:
+            return None
+        from console.replay import ReplayFeed  # asked for before the first frame, too
+
         return self.feed if isinstance(self.feed, ReplayFeed) else None
 
     def cursor(self) -> Subscribe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -81,6 +80,8 @@ class Workspace:
     @property
     def fresh_socket(self) -> Path:
         """Where a first agent would listen now."""
+        import hashlib  # OpenSSL is slow to load, and the console paints its first frame without
+
         name = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:12]
         runtime = Path(f"/run/user/{os.getuid()}")
         base = runtime if runtime.is_dir() and os.access(runtime, os.W_OK) else None

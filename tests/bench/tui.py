@@ -279,7 +279,7 @@ def main() -> int:
     try:
         config, logs = workspace(folder)
         benches: dict[str, Callable[[], dict[str, Any]]] = {
-            "start": lambda: start(folder, config, 2 if quick else 9),
+            "start": lambda: start(folder, config, 2 if quick else 25),
             "fleet": lambda: asyncio.run(fleet(folder, seconds, presses)),
             "panes": lambda: panes(folder, config, logs, seconds, presses),
             "day": lambda: day(2 if quick else 24),
