@@ -8,8 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-STOKER_DIR = ".stoker"
-"""Folder of everything Stoker keeps in a workspace."""
+from remote import STOKER_DIR
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from remote import samples
+from remote import STOKER_DIR, samples
 from remote.agent import logs
 from remote.journal import CLOCK, TARGET
-from remote.paths import STOKER_DIR
 from remote.protocol import Epoch, Event, History, LogPart, ReadLog, RunState, Swap, TargetSpec
 from remote.samples import Sample
 

@@ -9,14 +9,14 @@ import io
 import tarfile
 from pathlib import Path
 
+import remote
 from console.config import Target
 from console.link import place as places
 from console.link.errors import LinkError
 from console.link.place import Place
 from console.link.remote import far
-from remote import protocol
 
-PACKAGE = Path(protocol.__file__).resolve().parent
+PACKAGE = Path(remote.__file__).resolve().parent
 MODULES = ("msgspec", "httpx", "httpx_aiohttp", "aiohttp", "psutil")
 """What the agent and the run import."""
 EXTRAS = {
@@ -89,7 +89,7 @@ async def deploy(target: Target, place: Place | None = None) -> str:
 
 async def _deploy(target: Target, place: Place) -> str:
     version, content = await asyncio.to_thread(own)
-    order = {"workspace": target.spec.workspace, "folder": protocol.STOKER_DIR, "version": version}
+    order = {"workspace": target.spec.workspace, "folder": remote.STOKER_DIR, "version": version}
     found = await far(place, {**order, "do": "probe", "modules": [*MODULES, *EXTRAS]})
     note = _lacking(target, place, found["missing"])
     agent = found["agent"]
