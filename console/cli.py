@@ -321,7 +321,7 @@ def _console(options: argparse.Namespace) -> int:
 
 
 def _lab(options: argparse.Namespace) -> int:
-    from console.lab.lab import command
+    from console.lab.command import command
     from console.verbs.fleet import flags
 
     options.flags = flags(options.set)

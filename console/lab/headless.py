@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from console.lab import job
-from console.lab.lab import Lab, Options
+from console.lab.lab import Lab
+from console.lab.options import Options
 from console.session import Session, session
 from console.text import duration
 from remote.protocol import Progress, RunState

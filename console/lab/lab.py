@@ -8,120 +8,37 @@ does through SSH, ``pct exec`` and the agent, as anywhere else.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
 from console import config
-from console.config import ConfigError, Target
-from console.lab import container, gpus, host, ports, prompts, s3, venv
+from console.config import Target
+from console.lab import container, gpus, host, ports, prompts, s3, stoker_toml, venv
 from console.lab.container import Container
+from console.lab.errors import LabError
+from console.lab.options import JOB, Known, Options, as_it_was
+from console.lab.service import Service
 from console.lab.sim import model
-from console.lab.sim.settings import SimSettings, Version, write_whole
-from remote.protocol import Flags, RunControl
-
-VMID = 200
-JOB = 100_000
-"""Prompts of a job without ``--count``: over twenty minutes on eight GPUs at speed 20."""
-
-TOKENS = 2711
-"""Mean length of an answer."""
-
-EXPECTED = 900.0
-"""Tokens a second and GPU, at a real card's speed, that tell a fleet held back (some 680) from
-one that is not (some 1,200): the lab's alert stands while the job would take longer than so."""
-
-STORY: Flags = {
-    "mamba-scheduler-strategy": "extra_buffer",
-    "mamba-ssm-dtype": "bfloat16",
-    "mem-fraction-static": 0.85,
-    "context-length": 8192,
-    "attention-backend": "flashinfer",
-    "reasoning-parser": "qwen3",
-    "tool-call-parser": "qwen3_coder",
-    "enable-metrics": True,
-}
-"""What the lab's servers start with: flags that hold each of them at 37 requests."""
-
-RENAMED = {"0.5.23": {"mamba-scheduler-strategy": "mamba-radix-cache-strategy"}}
-"""Flags that a version of SGLang calls otherwise (``server_args.py`` of 0.5.12 and 0.5.23)."""
-
+from console.lab.sim.settings import SimSettings, write_whole
+from remote.protocol import RunControl
 
 SOURCE = str(Path(config.__file__).resolve().parents[1])
 """Where the package ``console`` is found."""
 
-
 STOP_S = 8.0
 """For so long a run may take to leave when the lab ends; then it is killed, which it survives."""
-
-
-class LabError(ConfigError):
-    """The lab cannot be brought up: one line that says what and what to do."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What ``stoker lab`` was asked for."""
-
-    gpus: int = 8
-    prompts: Path | None = None
-    """JSONL of the user's own instead of the shipped prompts."""
-    count: int | None = None
-    speed: float = 20.0
-    sglang: Version = "0.5.12"
-    flags: Flags = field(default_factory=dict)
-    """Over those of :data:`STORY`."""
-    folder: Path | None = None
-    """Kept; None: a temporary one."""
-    keep: bool = False
-    """Leave a temporary folder, too."""
-    s3: bool = True
-    simulation: dict[str, Any] = field(default_factory=dict)
-    """Further fields of :class:`console.lab.sim.settings.SimSettings`."""
-
-
-class Known(msgspec.Struct, frozen=True):
-    """``lab.json``: what must be the same when a lab comes up again in its folder."""
-
-    host: int | None = None
-    s3: int | None = None
-    base: int | None = None
-    gpus: int = 8
-    sglang: Version = "0.5.12"
-
-
-def as_it_was(options: Options, known: Known, folder: Path) -> Options:
-    """The options for a lab that comes up again. Raises LabError where others are wanted."""
-    usual = Options()
-    other = [
-        f"--{name} {wanted}"
-        for name, wanted, was in (
-            ("gpus", options.gpus, known.gpus),
-            ("sglang", options.sglang, known.sglang),
-        )
-        if wanted not in (was, getattr(usual, name))
-    ]
-    if other:
-        was = f"{known.gpus} GPUs and SGLang {known.sglang}"
-        raise LabError(f"{folder} holds a lab of {was}: name another --dir for {', '.join(other)}")
-    if options.flags:
-        raise LabError(f"{folder} holds a lab: change [fleet.flags] in its stoker.toml, not --set")
-    return replace(options, gpus=known.gpus, sglang=known.sglang)
 
 
 class Lab:
@@ -162,7 +79,7 @@ class Lab:
 
     async def _up(self) -> None:
         await asyncio.to_thread(self._make_folder)
-        self.container = Container(self.folder, VMID)
+        self.container = Container(self.folder)
         known = self._known()
         if self.toml.exists():
             self.options = as_it_was(self.options, known, self.folder)
@@ -176,7 +93,14 @@ class Lab:
         found = Known(host_port, self.s3_port, base_port, self.options.gpus, self.options.sglang)
         write_whole(self.folder / "lab.json", msgspec.json.encode(found))
         if not self.toml.exists():
-            write_whole(self.toml, self._toml(python, base_port).encode())
+            text = stoker_toml.text(
+                self.options,
+                self.container,
+                python=python,
+                base_port=base_port,
+                s3_port=self.s3_port,
+            )
+            write_whole(self.toml, text.encode())
         self.target: Target = config.load(self.toml).target(None)
 
     def check(self) -> None:
@@ -309,45 +233,6 @@ class Lab:
         self._services.append(service)
         return await service.port()
 
-    def _toml(self, python: Path, base_port: int) -> str:
-        flags = {**STORY, **self.options.flags}
-        for old, new in RENAMED.get(self.options.sglang, {}).items():
-            if old in flags:
-                flags[new] = flags.pop(old)
-        lines = [
-            "# The lab: a stand-in Proxmox host and container, simulated GPUs.",
-            'default = "ct200"',
-            "",
-            "[targets.ct200]",
-            f"ssh = {_text(host.ALIAS)}",
-            'ssh_config = "ssh/config"',
-            f"hop = {{ pct = {VMID} }}",
-            f"workspace = {_text(self.container.workspace)}",
-            f"python = {_text(python)}",
-            f"agent_python = {_text(sys.executable)}",
-            f"credentials_file = {_text(self.container.root / 'secrets.env')}",
-            "",
-            "[fleet]",
-            f"gpus = {self.options.gpus}",
-            f"base_port = {base_port}",
-            f"model = {_text(self.container.folder / 'model')}",
-            "",
-            "[fleet.flags]",
-            *(f"{name} = {_value(value)}" for name, value in flags.items()),
-            "",
-            "[run]",
-            'prompts = "prompts.jsonl"',
-            'output = "completions"',
-            "max_tokens = 4096",
-        ]
-        if self.s3_port is not None:
-            lines += ["", "[run.s3]", f"bucket = {_text(s3.BUCKET)}", 'prefix = "lab/"']
-            lines.append(f'endpoint_url = "http://127.0.0.1:{self.s3_port}"')
-        per_hour = EXPECTED * self.options.gpus * self.options.speed * 3600
-        hours = (self.options.count or JOB) * TOKENS / per_hour
-        lines += ["", "[alerts]", f"eta_hours_over = {hours:.2g}"]
-        return "\n".join(lines) + "\n"
-
     # --- Down ---
 
     async def down(self) -> None:
@@ -384,167 +269,7 @@ class Lab:
                 await here.until(ended)
 
 
-class Service:
-    """A process of ours that serves until its standard input ends and first prints its port."""
-
-    def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
-        self.name = name
-        self.log = log
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                env=env,
-                start_new_session=True,  # a Ctrl-C is the lab's to answer
-            )
-
-    async def port(self, timeout: float = 60) -> int:
-        """The port it listens on. Raises LabError."""
-        assert self.process.stdout is not None
-        try:
-            line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), timeout)
-            return int(line)
-        except (ValueError, TimeoutError):
-            last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-            why = last[0] if last else "it said nothing"
-            raise LabError(f"the lab's {self.name} did not start: {why}") from None
-
-    def stop(self) -> None:
-        """End it and wait for its end."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        for end in (self.process.terminate, self.process.kill):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(3)
-                break
-            end()
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-
 def _temporary() -> str | None:
     """Where a temporary lab goes: a long job writes a gigabyte, and /tmp is often memory."""
     wanted = os.environ.get("TMPDIR")
     return wanted or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
-
-
-def _text(value: object) -> str:
-    """A basic string of TOML: JSON's escapes are TOML's, too."""
-    return json.dumps(str(value), ensure_ascii=False)
-
-
-def _value(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-# --- The verb ---
-
-
-def command(options: argparse.Namespace) -> int:
-    """``stoker lab`` → exit status. Raises ConfigError and LinkError."""
-    asked = Options(
-        gpus=options.gpus,
-        prompts=options.prompts,
-        count=options.count,
-        speed=options.speed,
-        sglang=options.sglang,
-        flags=options.flags,
-        folder=options.dir,
-        keep=options.headless,
-    )
-    if options.headless and options.serve:
-        raise LabError("--headless and --serve: one of the two")
-    _check(asked)
-    for sign in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, _leave)
-    if options.headless:
-        from console.lab import headless
-
-        return asyncio.run(headless.run(asked))
-    if options.serve:
-        return asyncio.run(_serve(asked))
-    return asyncio.run(_console(asked, debug=options.debug))
-
-
-def _leave(number: int, _: object) -> None:
-    """A closed terminal and a polite kill end the lab as an operator does."""
-    raise SystemExit(128 + number)
-
-
-def _check(options: Options) -> None:
-    if not 1 <= options.gpus <= 64:
-        raise LabError(f"--gpus {options.gpus}: 1 to 64 are possible")
-    if not options.speed > 0:  # nor is it no number
-        raise LabError(f"--speed {options.speed:g}: more than 0 is needed")
-    if options.count is not None and options.count < 1:
-        raise LabError(f"--count {options.count}: at least 1 is needed")
-
-
-async def _console(options: Options, *, debug: bool) -> int:
-    from console.app import StokerApp
-    from console.feed import connect_agent
-    from console.lab import job
-    from console.launch import check_terminal
-    from console.link.deploy import deploy
-    from console.watch import Source
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-
-    check_terminal()
-    async with Lab(options, say) as lab:
-        say(f"the lab is up in {lab.folder} (simulated hardware)")
-        say(await deploy(lab.target))
-        source = Source(lab.target.name, connect_agent(lab.target), target=lab.target)
-        app = StokerApp([source], tracebacks=debug)
-        complaints: list[str] = []
-
-        def complain(text: str) -> None:
-            complaints.append(text)
-            app.say(text, "error")
-
-        going_on = asyncio.create_task(job.go_on(lab, complain))
-        try:
-            await app.run_async()
-        finally:
-            going_on.cancel()
-            for text in complaints:
-                say(text)
-            say("ending the lab and all that was started in it")
-    if options.folder is not None:
-        say(f"kept: {lab.folder}")
-    return app.return_code or 0
-
-
-async def _serve(options: Options) -> int:
-    async with Lab(options, print) as lab:
-        print(
-            f"The lab is up in {lab.folder} (simulated hardware). In another terminal:\n"
-            f"  export STOKER_CONFIG={lab.toml}\n"
-            f"  stoker deploy && stoker up && stoker run start --prompts {lab.prompts}\n"
-            "  stoker\n"
-            "Ctrl-C ends it and everything that was started in it.",
-            flush=True,
-        )
-        until = asyncio.create_task(interrupted())
-        while not until.done():
-            lab.check()
-            await asyncio.wait([until], timeout=1)
-    return 0
-
-
-async def interrupted() -> None:
-    """Until SIGINT or SIGTERM."""
-    leave = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(sign, leave.set)
-    try:
-        await leave.wait()
-    finally:
-        for sign in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(sign)

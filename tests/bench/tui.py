@@ -30,7 +30,8 @@ from typing import Any
 
 from console.config import Target
 from console.lab import job
-from console.lab.lab import Lab, Options
+from console.lab.lab import Lab
+from console.lab.options import Options
 from console.link.client import Client
 from console.session import session
 from remote.protocol import Message, RunControl, Subscribe, encode

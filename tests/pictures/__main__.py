@@ -78,7 +78,8 @@ class Camera:
 async def lab_pictures(folder: Path) -> None:
     """Fleet, logs, restart dialog and swap of the lab."""
     from console.lab import job
-    from console.lab.lab import Lab, Options
+    from console.lab.lab import Lab
+    from console.lab.options import Options
 
     socket.gethostname = lambda: "laptop"  # who acts is shown: no picture names this machine
     os.environ["LOGNAME"] = os.environ["USER"] = "ops"

@@ -21,7 +21,10 @@ from botocore.exceptions import EndpointConnectionError
 from console import config
 from console.lab import container, job, ports, s3
 from console.lab.container import Container
-from console.lab.lab import STORY, Known, Lab, LabError, Options, as_it_was
+from console.lab.errors import LabError
+from console.lab.lab import Lab
+from console.lab.options import Known, Options, as_it_was
+from console.lab.stoker_toml import STORY
 
 
 async def inside(lab: Lab, *argv: str) -> str:
@@ -168,7 +171,8 @@ async def test_refused_lab_ends_nothing_of_the_one_at_work(tmp_path: Path) -> No
                 pass
         assert inner.returncode is None
         assert await inside(lab, "echo", "there") == "there\n"
-    assert await asyncio.wait_for(inner.wait(), 10) == -9
+    # 255: the lab, in whose process this child was born, was the first to wait for its end.
+    assert await asyncio.wait_for(inner.wait(), 10) in (-9, 255)
 
 
 async def test_dead_service_is_told(tmp_path: Path) -> None:
@@ -246,7 +250,8 @@ async def test_without_moto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_killed_lab_takes_all_along(tmp_path: Path) -> None:
     """SIGKILL of the lab ends host, S3 and what ran inside; the next start works."""
     script = (
-        "import asyncio, sys; from pathlib import Path; from console.lab.lab import Lab, Options\n"
+        "import asyncio, sys; from pathlib import Path\n"
+        "from console.lab.lab import Lab; from console.lab.options import Options\n"
         "async def main():\n"
         "    async with Lab(Options(gpus=1, count=1, s3=False, folder=Path(sys.argv[1]))) as lab:\n"
         "        print(*(s.process.pid for s in lab._services), flush=True)\n"

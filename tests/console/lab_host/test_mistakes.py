@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from console.lab.lab import Lab, Options
+from console.lab.lab import Lab
+from console.lab.options import Options
 from console.lab.ports import free_range
 
 STOKER = Path(sys.executable).with_name("stoker")

@@ -19,7 +19,8 @@ from console import byhand
 from console.app import ListedApp, StokerApp
 from console.feed import connect_agent
 from console.lab import job
-from console.lab.lab import Lab, Options
+from console.lab.lab import Lab
+from console.lab.options import Options
 from console.screens.ask import AskLine
 from console.screens.away import AwayScreen
 from console.screens.confirm import Confirm

@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from console.lab import job
-from console.lab.lab import Lab, Options
+from console.lab.lab import Lab
+from console.lab.options import Options
 from tests.console.web.browser import Browser, eventually, found
 
 ROOT = Path(__file__).parents[3]

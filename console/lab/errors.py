@@ -1,0 +1,9 @@
+"""What can be wrong with a lab."""
+
+from __future__ import annotations
+
+from console.config import ConfigError
+
+
+class LabError(ConfigError):
+    """The lab cannot be brought up: one line that says what and what to do."""

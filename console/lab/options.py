@@ -1,0 +1,76 @@
+"""What a lab is asked for, and what it must keep when it comes up again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from console.lab.errors import LabError
+from console.lab.sim.settings import Version
+from remote.protocol import Flags
+
+JOB = 100_000
+"""Prompts of a job without ``--count``: over twenty minutes on eight GPUs at speed 20."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``stoker lab`` was asked for."""
+
+    gpus: int = 8
+    prompts: Path | None = None
+    """JSONL of the user's own instead of the shipped prompts."""
+    count: int | None = None
+    speed: float = 20.0
+    sglang: Version = "0.5.12"
+    flags: Flags = field(default_factory=dict)
+    """Over those of :data:`console.lab.stoker_toml.STORY`."""
+    folder: Path | None = None
+    """Kept; None: a temporary one."""
+    keep: bool = False
+    """Leave a temporary folder, too."""
+    s3: bool = True
+    simulation: dict[str, Any] = field(default_factory=dict)
+    """Further fields of :class:`console.lab.sim.settings.SimSettings`."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """``lab.json``: what must be the same when a lab comes up again in its folder."""
+
+    host: int | None = None
+    s3: int | None = None
+    base: int | None = None
+    gpus: int = 8
+    sglang: Version = "0.5.12"
+
+
+def as_it_was(options: Options, known: Known, folder: Path) -> Options:
+    """The options for a lab that comes up again. Raises LabError where others are wanted."""
+    usual = Options()
+    other = [
+        f"--{name} {wanted}"
+        for name, wanted, was in (
+            ("gpus", options.gpus, known.gpus),
+            ("sglang", options.sglang, known.sglang),
+        )
+        if wanted not in (was, getattr(usual, name))
+    ]
+    if other:
+        was = f"{known.gpus} GPUs and SGLang {known.sglang}"
+        raise LabError(f"{folder} holds a lab of {was}: name another --dir for {', '.join(other)}")
+    if options.flags:
+        raise LabError(f"{folder} holds a lab: change [fleet.flags] in its stoker.toml, not --set")
+    return replace(options, gpus=known.gpus, sglang=known.sglang)
+
+
+def check(options: Options) -> None:
+    """Raise LabError where no lab could be so."""
+    if not 1 <= options.gpus <= 64:
+        raise LabError(f"--gpus {options.gpus}: 1 to 64 are possible")
+    if not options.speed > 0:  # nor is it no number
+        raise LabError(f"--speed {options.speed:g}: more than 0 is needed")
+    if options.count is not None and options.count < 1:
+        raise LabError(f"--count {options.count}: at least 1 is needed")
