@@ -25,7 +25,7 @@ import msgspec
 
 from console import config
 from console.config import Target
-from console.lab import container, gpus, host, ports, prompts, s3, stoker_toml, venv
+from console.lab import container, gpus, host_files, ports, prompts, s3, stoker_toml, venv
 from console.lab.container import Container
 from console.lab.errors import LabError
 from console.lab.options import JOB, Known, Options, as_it_was
@@ -176,7 +176,7 @@ class Lab:
         (kernels / "kernels.so").touch()
         (cards / f"kernels-{options.sglang}").touch()
         secrets = inside.root / "secrets.env"
-        with open(secrets, "w", opener=host.private) as out:
+        with open(secrets, "w", opener=host_files.private) as out:
             out.write(s3.credentials())
         return venv.make(inside.folder / "sglang", options.sglang, settings)
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from console.lab import host, s3
+from console.lab import host_files, s3
 from console.lab.container import Container
 from console.lab.options import JOB, Options
 from remote.protocol import Flags
@@ -47,7 +47,7 @@ def text(
         'default = "ct200"',
         "",
         "[targets.ct200]",
-        f"ssh = {_text(host.ALIAS)}",
+        f"ssh = {_text(host_files.ALIAS)}",
         'ssh_config = "ssh/config"',
         f"hop = {{ pct = {inside.vmid} }}",
         f"workspace = {_text(inside.workspace)}",

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.lab import host
+from console.lab import host_files
 from tests import ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,9 +50,9 @@ class Pair:
     vmid: int = 200
 
     @property
-    def layout(self) -> host.Layout:
+    def layout(self) -> host_files.Layout:
         """Where keys, the client's configuration and ``pct`` lie."""
-        return host.Layout(self.folder)
+        return host_files.Layout(self.folder)
 
     @property
     def inside(self) -> Path:
@@ -149,7 +149,7 @@ class Pair:
     def start_sshd(self) -> None:
         """sshd on a free loopback port, with keys of its own, without root's start-up files."""
         layout = self.layout
-        host.make_keys(layout.ssh)
+        host_files.make_keys(layout.ssh)
         layout.bin.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-I", "-S", str(ROOT / "tests/lxc/pct.py"), str(self.folder)]
         pct = layout.bin / "pct"
@@ -189,7 +189,7 @@ class Pair:
             if time.monotonic() > deadline:
                 raise RuntimeError((ssh / "sshd.log").read_text())
             time.sleep(0.02)
-        host.write_client_config(ssh, port)
+        host_files.write_client_config(ssh, port)
 
     def cut(self) -> int:
         """Kill sshd's process of every connection; what runs is told nothing. How many."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from console.config import Hop, Target
-from console.lab import host, prompts, venv
+from console.lab import host_files, prompts, venv
 from console.lab.sim import model
 from console.lab.sim.settings import SimSettings
 from console.lab.stoker_toml import STORY
@@ -94,7 +94,7 @@ def target_of(pair: Pair) -> Target:
     )
     return Target(
         name="ct200",
-        ssh=host.ALIAS,
+        ssh=host_files.ALIAS,
         ssh_config=pair.layout.config,
         hop=Hop("pct", str(pair.vmid)),
         spec=spec,

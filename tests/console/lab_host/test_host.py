@@ -12,8 +12,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from console.lab import host
+from console.lab import host, host_files
 from console.lab.host import Host
+from console.lab.host_session import SHELL
 
 
 @pytest_asyncio.fixture
@@ -33,11 +34,11 @@ def test_half_written_keys_are_made_anew(tmp_path: Path) -> None:
     """A full disk leaves such; those that are whole are kept."""
     (tmp_path / "id.part").write_text("-----BEGIN")
     (tmp_path / "id.pub").touch()
-    host.make_keys(tmp_path)
+    host_files.make_keys(tmp_path)
     key = asyncssh.read_private_key(tmp_path / "id")
     assert key.public_data == asyncssh.read_public_key(tmp_path / "id.pub").public_data
     whole = (tmp_path / "id").read_bytes()
-    host.make_keys(tmp_path)
+    host_files.make_keys(tmp_path)
     assert (tmp_path / "id").read_bytes() == whole
     assert (tmp_path / "id").stat().st_mode & 0o777 == 0o600
 
@@ -66,7 +67,7 @@ async def test_shell_without_a_command(server: Host) -> None:
     """It reads its commands from standard input."""
     async with await connect(server) as connection:
         done = await connection.run(input="echo $0; exit 4\n")
-    assert (done.stdout, done.exit_status) == ("-bash\n" if "bash" in host.SHELL else "-sh\n", 4)
+    assert (done.stdout, done.exit_status) == ("-bash\n" if "bash" in SHELL else "-sh\n", 4)
 
 
 async def test_environment(server: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ async def test_signals(server: Host) -> None:
 
 async def test_noisy_start_up_file(server: Host) -> None:
     """Root's .bashrc is read for a command, as on the real host: clients have to live with it."""
-    if "bash" not in host.SHELL:
+    if "bash" not in SHELL:
         pytest.skip("root's shell is not bash")
     (server.layout.home / ".bashrc").write_text("echo welcome\n")
     async with await connect(server) as connection:

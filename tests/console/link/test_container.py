@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from console.config import Hop, Target
-from console.lab import host
+from console.lab import host, host_files
 from console.lab.container import Container
 from console.link import client as clients
 from console.link import place
@@ -40,11 +40,11 @@ async def container(tmp_path: Path) -> AsyncIterator[Container]:
 
 @pytest.fixture
 def target(container: Container) -> Target:
-    layout = host.Layout(container.lab)
+    layout = host_files.Layout(container.lab)
     spec = TargetSpec(name="ct200", workspace=str(container.workspace))
     return Target(
         name="ct200",
-        ssh=host.ALIAS,
+        ssh=host_files.ALIAS,
         ssh_config=layout.config,
         hop=Hop("pct", "200"),
         spec=spec,
@@ -159,7 +159,7 @@ async def test_prompts_are_prepared_in_the_container(
 
 async def test_noise_of_a_login_shell_does_no_harm(target: Target, container: Container) -> None:
     """An echo in root's ``.bashrc`` stands before everything that a command says."""
-    home = host.Layout(container.lab).home
+    home = host_files.Layout(container.lab).home
     (home / ".bashrc").write_text("echo 'Welcome to pve!'; printf 'no newline'; echo oops >&2\n")
     await deploy(target)
     async with watching(target) as watcher:
