@@ -21,11 +21,13 @@ from console.lab.sim import failures, log
 from console.lab.sim.answers import VARIANTS, Plan, Style, answer, fingerprint
 from console.lab.sim.capacity import Pools
 from console.lab.sim.config import Config
-from console.lab.sim.engine import Decode, Engine, Limits, Line, Prefill, Work, blocks
+from console.lab.sim.engine import Engine
 from console.lab.sim.metrics import Metrics
+from console.lab.sim.prefix import blocks
 from console.lab.sim.refusals import DroppedError, RefusedError
 from console.lab.sim.settings import Fault, SimSettings
 from console.lab.sim.tokens import tokenizer
+from console.lab.sim.work import Decode, Limits, Line, Prefill, Work
 
 HEALTH_TIMEOUT_S = float(os.environ.get("SGLANG_HEALTH_CHECK_TIMEOUT") or 20)
 HEALTH_POLL_S = 1.0

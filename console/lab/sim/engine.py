@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal
+
+from console.lab.sim.prefix import PrefixCache
+from console.lab.sim.work import Decode, Limits, Line, Prefill, Retract, Totals, Work
 
 STEP_BASE_S = 0.04312
 STEP_PER_REQUEST_S = 0.0001406
@@ -27,126 +29,33 @@ NO_GRAPH_S = 0.014
 """What a step takes longer without a CUDA graph."""
 PREFILL_TOKENS_S = 9_000.0
 PREFILL_BASE_S = 0.018
-BLOCK = 64
-"""Granularity of the prefix cache, in tokens."""
 RETRACT_STEPS = 20
 RATIO_INIT, RATIO_MIN_FACTOR, RATIO_STEPS = 0.7, 0.14, 600
 
 
-@dataclass(slots=True)
-class Work:
-    """One request inside the scheduler."""
+@dataclass
+class _Batch:
+    """A prefill batch in the making."""
 
-    rid: str
-    prompt: int
-    """Tokens of the prompt."""
-    target: int
-    """Tokens it will generate before it ends by itself."""
-    limit: int
-    """``max_new_tokens``: what admission reckons with."""
-    done: Callable[[Work, str], None] | None = None
-    """Called once with ``stop``, ``abort``, ``error`` or ``oom``."""
-    prefix: Sequence[int] = ()
-    """Hashes of the prompt's blocks, for the prefix cache."""
-    arrived: float = 0.0
-    silent: bool = False
-    """A probe of the server's own: not counted as a request."""
-    fail_at: int | None = None
-    """Tokens after which it ends in an error."""
-    made: int = 0
-    """Tokens generated before the present stay in the batch (it was retracted since)."""
-    start: int = 0
-    """Step at which the present stay began, so that made + step - start are generated."""
+    budget: int
+    """Tokens that it may still take."""
+    whole: list[Work] = field(default_factory=list)
+    """Requests whose prefill it completes."""
+    seqs: int = 0
+    new: int = 0
     cached: int = 0
-    prefilled: int = 0
-    first_token: float | None = None
-    began: float | None = None
-    retractions: int = 0
-    state: Literal["queued", "prefill", "running", "over"] = "queued"
-    unqueued: bool = False
-    """It was aborted out of the queue."""
 
-
-@dataclass(frozen=True, slots=True)
-class Prefill:
-    """One prefill batch, as the log reports it."""
-
-    time: float
-    seqs: int
-    new_tokens: int
-    cached_tokens: int
-    used: int
-    mamba: int
-    running: int
-    queued: int
-    pending: int
-    graph: bool
-    input_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """The state at every fortieth decode step, as the log reports it."""
-
-    time: float
-    running: int
-    used: int
-    mamba: int
-    graph: bool
-    rate: float
-    queued: int
-
-
-@dataclass(frozen=True, slots=True)
-class Retract:
-    """Requests sent back because the KV cache was full."""
-
-    requests: int
-    tokens: int
-    mamba: int
-    ratio_before: float
-    ratio_after: float
-
-
-Line = Prefill | Decode | Retract
-
-
-@dataclass
-class Limits:
-    """What the pools allow (see :mod:`console.lab.sim.capacity`) and how fast the card is."""
-
-    max_running: int
-    tokens: int
-    slots: int
-    slots_per_request: int
-    extra_buffer: bool
-    radix: bool = True
-    chunk: int = 8192
-    max_prefill: int = 16_384
-    speed: float = 1.0
-    weight: float = 1.0
-    """Size of the weights against bfloat16: the constant part of a step scales with it."""
-    graph_max: int = 256
-    prefill_graph: bool = False
-    log_interval: int = 40
-    conservativeness: float = 1.0
-    max_queued: int | None = None
-
-
-@dataclass
-class Totals:
-    """Counters that only grow."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    decode_steps: int = 0
-    prefill_steps: int = 0
-    retracted: int = 0
-    retracted_input: int = 0
-    retracted_output: int = 0
-    evicted: int = 0
+    def take(self, work: Work) -> bool:
+        """Take what fits of a request; whether that is all of it."""
+        rest = work.prompt + work.made - work.prefilled
+        part = min(rest, self.budget)
+        work.prefilled += part
+        self.seqs += 1
+        self.new += part
+        self.budget -= part
+        if part == rest:
+            self.whole.append(work)
+        return part == rest
 
 
 @dataclass
@@ -179,7 +88,7 @@ class Engine:
         self._next_log = self.limits.log_interval
         self._ratio = self._ratio_init
         self._ratio_step = 0
-        self._cache: dict[int, None] = {}
+        self._cache = PrefixCache(on=self.limits.radix)
         self._decode_mark = (0.0, 0)
         self._prefill_mark: tuple[float, int] | None = None
 
@@ -230,7 +139,7 @@ class Engine:
     @property
     def cached(self) -> int:
         """Tokens held for the prefix cache alone: evictable at any time."""
-        return min(len(self._cache) * BLOCK, max(self.limits.tokens - self.used, 0))
+        return min(self._cache.tokens, max(self.limits.tokens - self.used, 0))
 
     def generated(self, work: Work) -> int:
         """Tokens this request has by now (as of the last :meth:`advance`)."""
@@ -415,67 +324,61 @@ class Engine:
         return self.limits.max_running - len(self.running) - (self._chunked is not None)
 
     def _start_prefill(self) -> bool:
+        """Begin the next prefill batch; False where nothing waits or nothing fits."""
         if not self._chunked and not (self.waiting and self._free_slots() > 0):
             return False
-        limits = self.limits
-        budget = limits.chunk if limits.chunk > 0 else 1 << 40
         expected = (self._open - len(self.running) * self.step) * self.ratio
-        room = limits.tokens - self.used - expected
-        batch: list[Work] = []
-        seqs = new = cached = 0
-        if self._chunked:
-            work = self._chunked
-            part = min(work.prompt + work.made - work.prefilled, budget)
-            work.prefilled += part
-            seqs, new, budget = 1, part, budget - part
-            if work.prefilled == work.prompt + work.made:
-                self._chunked = None
-                batch.append(work)
-        slots = self._free_slots() - len(batch)
-        while self.waiting and slots > 0 and budget > 0 and not self._chunked:
+        room = self.limits.tokens - self.used - expected
+        batch = _Batch(self.limits.chunk if self.limits.chunk > 0 else 1 << 40)
+        if self._chunked and batch.take(self._chunked):
+            self._chunked = None
+        self._admit(batch, room)
+        if not batch.seqs:
+            return False
+        self._batch = batch.whole
+        took = (PREFILL_BASE_S + batch.new / PREFILL_TOKENS_S) * self.slow / self.limits.speed
+        self._prefill_end = self.time + took
+        self.totals.prefill_tokens += batch.new
+        self.totals.cached_tokens += batch.cached
+        self.totals.prefill_steps += 1
+        self._tell_prefill(batch)
+        return True
+
+    def _admit(self, batch: _Batch, room: float) -> None:
+        """Take requests from the queue, as many as slots, ``room`` tokens and the batch allow."""
+        limits = self.limits
+        slots = self._free_slots() - len(batch.whole)
+        while self.waiting and slots > 0 and batch.budget > 0 and not self._chunked:
             work = self.waiting[0]
             whole = work.prompt + work.made
             need = whole + min(work.limit - work.made, 4096) * self.ratio
-            if (self.running or batch) and need > room:
+            if (self.running or batch.whole) and need > room:
                 break
             self.waiting.popleft()
             work.began = self.time if work.began is None else work.began
-            hit = min(self._hit(work), whole - 1) if not work.made else 0
-            work.cached = hit
-            cached += hit
-            part = min(whole - hit, budget)
-            work.prefilled = hit + part
+            hit = min(self._cache.hit(work.prefix), whole - 1) if not work.made else 0
+            work.cached = work.prefilled = hit
             work.state = "prefill"
-            new += part
-            seqs += 1
-            budget -= part
+            batch.cached += hit
             room -= need
             slots -= 1
-            if work.prefilled < whole:
+            if not batch.take(work):
                 self._chunked = work
-            else:
-                batch.append(work)
-            if new >= limits.max_prefill:
+            if batch.new >= limits.max_prefill:
                 break
-        if not seqs:
-            return False
-        self._batch = batch
-        took = (PREFILL_BASE_S + new / PREFILL_TOKENS_S) * self.slow / limits.speed
-        self._prefill_end = self.time + took
-        self.totals.prefill_tokens += new
-        self.totals.cached_tokens += cached
-        self.totals.prefill_steps += 1
+
+    def _tell_prefill(self, batch: _Batch) -> None:
         mark = self._prefill_mark
         elapsed = self.time - mark[0] if mark else 0.0
         rate = mark[1] / elapsed if mark and elapsed > 0 else 0.0
-        self._prefill_mark = (self.time, new)
+        self._prefill_mark = (self.time, batch.new)
         self.emit(
             Prefill(
                 time=self.time,
-                seqs=seqs,
-                new_tokens=new,
-                cached_tokens=cached,
-                used=self.used + sum(work.prompt for work in batch),
+                seqs=batch.seqs,
+                new_tokens=batch.new,
+                cached_tokens=batch.cached,
+                used=self.used + sum(work.prompt for work in batch.whole),
                 mamba=self.mamba,
                 running=len(self.running),
                 queued=len(self.waiting),
@@ -484,7 +387,6 @@ class Engine:
                 input_rate=rate,
             )
         )
-        return True
 
     def _finish_prefill(self) -> None:
         self._prefill_end = None
@@ -496,7 +398,7 @@ class Engine:
                 work.made = min(1, work.target)
             if work.first_token is None:
                 work.first_token = self.time
-            self._keep(work.prefix)
+            self.remember(work.prefix)
             if self._stay(work) == 0:
                 self._end(work, "error" if work.made == work.fail_at else "stop")
                 continue
@@ -509,37 +411,7 @@ class Engine:
 
     # --- prefix cache ---
 
-    def _hit(self, work: Work) -> int:
-        if not self.limits.radix:
-            return 0
-        hits = 0
-        for block in work.prefix:
-            if block not in self._cache:
-                break
-            hits += 1
-        return hits * BLOCK
-
-    def _keep(self, blocks: Sequence[int]) -> None:
-        if not self.limits.radix:
-            return
-        cache = self._cache
-        for block in blocks:
-            cache.pop(block, None)
-            cache[block] = None
-        most = max(self.limits.tokens - self.used, 0) // BLOCK
-        while len(cache) > most:
-            del cache[next(iter(cache))]
-            self.totals.evicted += BLOCK
-
     def remember(self, blocks: Sequence[int]) -> None:
-        """Keep the prefix of a finished request (prompt and answer)."""
-        self._keep(blocks)
-
-
-def blocks(ids: Sequence[int]) -> list[int]:
-    """Chained hashes of the whole blocks of a token sequence."""
-    hashes, last = [], 0
-    for at in range(0, len(ids) - BLOCK + 1, BLOCK):
-        last = hash((last, *ids[at : at + BLOCK]))
-        hashes.append(last)
-    return hashes
+        """Keep the prefix of a request (its prompt; at its end the answer, too)."""
+        room = max(self.limits.tokens - self.used, 0)
+        self.totals.evicted += self._cache.keep(blocks, room)

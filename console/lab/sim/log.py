@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 
-from console.lab.sim.engine import Decode, Limits, Line, Prefill, Retract
+from console.lab.sim.work import Decode, Limits, Line, Prefill, Retract
 
 OUT, ERR = 1, 2
 

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import TypeAlias
 
 from console.lab.sim.config import Config
-from console.lab.sim.engine import Decode, Engine, Prefill
+from console.lab.sim.engine import Engine
+from console.lab.sim.work import Decode, Prefill
 
 TTFT = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
 E2E = (*TTFT, 600, 1200, 1800, 2400)

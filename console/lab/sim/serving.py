@@ -17,9 +17,9 @@ from aiohttp import web
 from console.lab.sim import capacity, failures, log
 from console.lab.sim.children import Children
 from console.lab.sim.core import DRAIN_TICK_S, Core
-from console.lab.sim.engine import Work
 from console.lab.sim.process import Process
 from console.lab.sim.web import KEEP_ALIVE_S, Face
+from console.lab.sim.work import Work
 
 WARMUP_S = 4.0
 JIT_S = 45.0

@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 
 from console.lab.sim import log
-from console.lab.sim.engine import Decode, Engine, Limits, Line, Prefill, Retract, Work, blocks
+from console.lab.sim.engine import Engine
+from console.lab.sim.prefix import blocks
+from console.lab.sim.work import Decode, Limits, Line, Prefill, Retract, Work
 
 # What the sizing gives for Qwen3.6-27B in bfloat16: the bad and the good flags of the story.
 EXTRA = Limits(37, 248_239, 186, 5, extra_buffer=True)

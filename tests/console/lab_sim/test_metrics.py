@@ -7,9 +7,10 @@ import re
 import pytest
 
 from console.lab.sim import capacity, config, flags
-from console.lab.sim.engine import Decode, Engine, Limits, Line, Prefill, Work
+from console.lab.sim.engine import Engine
 from console.lab.sim.metrics import STALE_S, Histogram, Metrics
 from console.lab.sim.settings import Version
+from console.lab.sim.work import Decode, Limits, Line, Prefill, Work
 
 
 def busy(version: Version) -> tuple[Engine, Metrics]:
