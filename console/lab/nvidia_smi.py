@@ -234,14 +234,23 @@ def summary(gpus: list[Gpu]) -> str:
     return text + rule
 
 
-def main(argv: list[str], conf: str) -> int:
-    """Answer once, or again and again with ``-l`` and ``-lms``."""
-    with open(conf) as file:
-        folder, number = file.read().split("\n")[:2]
-    fields: list[str] = []
-    known = FIELDS
-    options: set[str] = set()
-    every, wanted, listing, details = 0.0, "", False, False
+class Asked:
+    """What the command line says."""
+
+    def __init__(self) -> None:
+        self.fields: list[str] = []
+        self.known = FIELDS
+        self.options: set[str] = set()
+        self.every = 0.0
+        """Seconds between two answers; 0 is one answer."""
+        self.wanted = ""
+        self.listing = False
+        self.details = False
+
+
+def asked_for(argv: list[str]) -> Asked | None:
+    """The command line's meaning; None, once that is said, where it has none."""
+    asked = Asked()
     words = iter(argv)
     for word in words:
         name, equals, value = word.partition("=")
@@ -250,26 +259,52 @@ def main(argv: list[str], conf: str) -> int:
             return value if equals else next(words, "")
 
         if name == "--query-gpu":
-            fields, known = [part.strip() for part in follow().split(",")], FIELDS
+            asked.fields, asked.known = [part.strip() for part in follow().split(",")], FIELDS
         elif name == "--query-compute-apps":
-            fields, known = [part.strip() for part in follow().split(",")], APPS
+            asked.fields, asked.known = [part.strip() for part in follow().split(",")], APPS
         elif name == "--format":
-            options = {part.strip() for part in follow().split(",")}
+            asked.options = {part.strip() for part in follow().split(",")}
         elif name in ("-l", "--loop"):
-            every = float(follow() or 5)
+            asked.every = float(follow() or 5)
         elif name in ("-lms", "--loop-ms"):
-            every = float(follow()) / 1000
+            asked.every = float(follow()) / 1000
         elif name in ("-i", "--id"):
-            wanted = follow()
+            asked.wanted = follow()
         elif name in ("-L", "--list-gpus"):
-            listing = True
+            asked.listing = True
         elif name in ("-q", "--query"):
-            details = True
+            asked.details = True
         else:
             print(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' ({word})")
-            return 2
+            return None
+    return asked
+
+
+def answer(gpus: list[Gpu], asked: Asked) -> str:
+    """What is printed once."""
+    if asked.listing:
+        return "".join(f"GPU {gpu.index}: {NAME} (UUID: {gpu.uuid})\n" for gpu in gpus)
+    if asked.fields:
+        return query(gpus, asked.fields, asked.known, asked.options)
+    if asked.details:
+        return "\n".join(
+            f"GPU {gpu.bus}\n    Product Name : {NAME}\n    GPU UUID : {gpu.uuid}\n"
+            f"    FB Memory Usage\n        Total : {TOTAL_MIB} MiB\n"
+            f"        Used : {gpu.memory} MiB\n    Driver Version : {DRIVER}\n"
+            for gpu in gpus
+        )
+    return summary(gpus)
+
+
+def main(argv: list[str], conf: str) -> int:
+    """Answer once, or again and again with ``-l`` and ``-lms``."""
+    with open(conf) as file:
+        folder, number = file.read().split("\n")[:2]
+    asked = asked_for(argv)
+    if asked is None:
+        return 2
     while True:
-        gpus = chosen([Gpu(folder, n) for n in range(int(number))], wanted)
+        gpus = chosen([Gpu(folder, n) for n in range(int(number))], asked.wanted)
         for gpu in gpus:
             if gpu.lost:
                 print(
@@ -277,24 +312,11 @@ def main(argv: list[str], conf: str) -> int:
                     "lost.  Reboot the system to recover this GPU"
                 )
                 return 15
-        if listing:
-            text = "".join(f"GPU {gpu.index}: {NAME} (UUID: {gpu.uuid})\n" for gpu in gpus)
-        elif fields:
-            text = query(gpus, fields, known, options)
-        elif details:
-            text = "\n".join(
-                f"GPU {gpu.bus}\n    Product Name : {NAME}\n    GPU UUID : {gpu.uuid}\n"
-                f"    FB Memory Usage\n        Total : {TOTAL_MIB} MiB\n"
-                f"        Used : {gpu.memory} MiB\n    Driver Version : {DRIVER}\n"
-                for gpu in gpus
-            )
-        else:
-            text = summary(gpus)
-        sys.stdout.write(text)
+        sys.stdout.write(answer(gpus, asked))
         sys.stdout.flush()
-        if not every:
+        if not asked.every:
             return 0
-        time.sleep(every)
+        time.sleep(asked.every)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import contextlib
 import json
 from typing import Any
 
+from console.lab.sim import template
 from console.lab.sim.config import Config
-from console.lab.sim.core import Sampling
+from console.lab.sim.entry import Sampling
 from console.lab.sim.refusals import (
     InvalidError,
     Problem,
@@ -308,3 +309,29 @@ def check_chat(body: dict[str, Any], config: Config) -> None:
         raise RefusedError("chat_template in chat_template_kwargs is not allowed.")
     if not body.get("top_k"):  # the model's own default
         body.pop("top_k", None)
+
+
+def chat_prompt(body: dict[str, Any], *, new: bool) -> tuple[str, str, bool]:
+    """(prompt, text to continue, thinking) of a chat request's messages."""
+    messages = messages_for_template(body["messages"])
+    extra = body.get("chat_template_kwargs") or {}
+    effort = body.get("reasoning_effort")
+    thinking = extra.get("enable_thinking", True) is not False
+    if effort == "none" and "enable_thinking" not in extra:
+        thinking = False
+    before = ""
+    if messages and messages[-1].get("role") == "assistant":
+        if body.get("continue_final_message"):
+            before = template.flat(messages[-1].get("content"))
+            messages = messages[:-1]
+        else:  # taken for one of the user's
+            messages = [*messages[:-1], {**messages[-1], "role": "user"}]
+    tools = tools_for_template(body, new=new)
+    return template.render(messages, tools, thinking=thinking), before, thinking
+
+
+def needs(body: dict[str, Any], *names: str) -> None:
+    """Raise :class:`InvalidError` for members that a body lacks."""
+    lacking = [name for name in names if name not in body]
+    if lacking:
+        raise InvalidError(*(missing((name,), body) for name in lacking))

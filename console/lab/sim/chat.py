@@ -12,7 +12,7 @@ import msgspec
 from console.lab.sim import parsers
 from console.lab.sim.answers import Style
 from console.lab.sim.config import Config
-from console.lab.sim.core import Entry
+from console.lab.sim.entry import Entry
 
 Progress = Callable[[Entry], AsyncIterator[int]]
 """Token counts of a request while it runs."""

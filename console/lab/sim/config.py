@@ -98,6 +98,10 @@ def weights_form(args: argparse.Namespace) -> str:
     return "bf16"
 
 
+NO_GRAPH = ("torch_native", "flex_attention")
+"""Attention backends without CUDA graphs."""
+
+
 def _mamba(
     args: argparse.Namespace, *, new: bool
 ) -> tuple[Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"], bool, list[str]]:
@@ -153,19 +157,16 @@ def _mamba(
     return strategy, overlap, warnings
 
 
-def resolve(
-    args: argparse.Namespace, version: Version, memory_mib: int, argv: Sequence[str] = ()
-) -> Config:
-    """Check and complete the flags; raises :class:`ArgumentsError`."""
-    new = version == "0.5.23"
-    strategy, overlap, warnings = _mamba(args, new=new)
-    shape = capacity.QWEN36_27B
-    context = args.context_length or shape.context
+def _refuse(args: argparse.Namespace, context: int, longest: int) -> None:
+    """Raise :class:`ArgumentsError` for what the server or this simulation does not do.
+
+    ``longest`` is the context that the model was made for.
+    """
     allowed = os.environ.get("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "").lower()
-    if context > shape.context and allowed not in ("1", "true"):
+    if context > longest and allowed not in ("1", "true"):
         raise ArgumentsError(
             f"ValueError: Warning: User-specified context_length ({context}) is greater than the "
-            f"derived context_length ({shape.context}). This may lead to incorrect model outputs "
+            f"derived context_length ({longest}). This may lead to incorrect model outputs "
             "or CUDA errors. Note that the derived context_length may differ from "
             "max_position_embeddings in the model's config. To allow overriding this maximum, "
             "set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
@@ -179,12 +180,10 @@ def resolve(
         raise ArgumentsError("ValueError: the simulation reads no --config file")
     if args.speculative_algorithm:
         raise ArgumentsError("ValueError: the simulation has no speculative decoding")
-    fraction = args.mem_fraction_static
-    if fraction is None:
-        fraction = capacity.default_fraction(version, memory_mib)
-    attention = args.attention_backend or "flashinfer"
-    if attention in ("torch_native", "flex_attention"):
-        warnings.append(f"Cuda graph is disabled because of using {attention} attention backend")
+
+
+def _graphs(args: argparse.Namespace, *, new: bool) -> tuple[bool, int]:
+    """Whether decoding uses CUDA graphs where the attention allows them, and up to which batch."""
     if new:
         decode_graphs = getattr(args, "cuda_graph_backend_decode", None)
         graph = not args.disable_cuda_graph and decode_graphs != "disabled"
@@ -196,6 +195,25 @@ def resolve(
         sizes = args.cuda_graph_bs
     if sizes:
         graph_max = max(int(size) for size in sizes)
+    return graph, graph_max or 256
+
+
+def resolve(
+    args: argparse.Namespace, version: Version, memory_mib: int, argv: Sequence[str] = ()
+) -> Config:
+    """Check and complete the flags; raises :class:`ArgumentsError`."""
+    new = version == "0.5.23"
+    strategy, overlap, warnings = _mamba(args, new=new)
+    longest = capacity.QWEN36_27B.context
+    context = args.context_length or longest
+    _refuse(args, context, longest)
+    fraction = args.mem_fraction_static
+    if fraction is None:
+        fraction = capacity.default_fraction(version, memory_mib)
+    attention = args.attention_backend or "flashinfer"
+    if attention in NO_GRAPH:
+        warnings.append(f"Cuda graph is disabled because of using {attention} attention backend")
+    graph, graph_max = _graphs(args, new=new)
     sizing = capacity.Request(
         version=version,
         weights=weights_form(args),
@@ -224,8 +242,8 @@ def resolve(
         sizing=sizing,
         context=context,
         context_given=args.context_length is not None,
-        cuda_graph=graph and attention not in ("torch_native", "flex_attention"),
-        graph_max=graph_max or 256,
+        cuda_graph=graph and attention not in NO_GRAPH,
+        graph_max=graph_max,
         warnings=warnings,
         seed=seed if seed is not None else random.SystemRandom().randint(0, 1 << 30),
         argv=tuple(argv),

@@ -12,16 +12,16 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
-from console.lab.sim import failures, log
-from console.lab.sim.answers import VARIANTS, Plan, Style, answer, fingerprint
+from console.lab.sim import checks, failures, log
+from console.lab.sim.answers import VARIANTS, Style, answer, fingerprint
 from console.lab.sim.capacity import Pools
 from console.lab.sim.config import Config
 from console.lab.sim.engine import Engine
+from console.lab.sim.entry import Entry, Sampling
 from console.lab.sim.metrics import Metrics
 from console.lab.sim.prefix import blocks
 from console.lab.sim.refusals import DroppedError, RefusedError
@@ -33,75 +33,6 @@ HEALTH_TIMEOUT_S = float(os.environ.get("SGLANG_HEALTH_CHECK_TIMEOUT") or 20)
 HEALTH_POLL_S = 1.0
 DRAIN_TICK_S = 5.0
 DISCONNECT_POLL_S = 4.0
-
-
-@dataclass
-class Sampling:
-    """The sampling parameters that matter to a simulation."""
-
-    max_new: int | None = None
-    temperature: float | None = None
-    top_k: int = -1
-    stop: list[str] = field(default_factory=list)
-    ignore_eos: bool = False
-    seed: int | None = None
-
-    @property
-    def greedy(self) -> bool:
-        """Temperature 0, or one candidate."""
-        return self.temperature == 0 or self.top_k == 1
-
-
-@dataclass(eq=False)
-class Entry:
-    """One open request of the tokenizer manager's table."""
-
-    rid: str
-    prompt: Sequence[int]
-    """Everything that went in: prompt and what it continues."""
-    plan: Plan
-    work: Work
-    stream: bool
-    created: float
-    future: asyncio.Future[str]
-    matched: str | None = None
-    """The stop string at which it ends."""
-    thinking: bool = False
-
-    @property
-    def made(self) -> int:
-        """Tokens generated."""
-        return self.work.made
-
-    @property
-    def finish(self) -> dict[str, Any]:
-        """``meta_info.finish_reason``."""
-        how = self.future.result()
-        if how == "abort" and self.work.unqueued:
-            return {"type": "abort", "message": "Abort in waiting queue"}
-        if how == "abort":
-            why = {"message": "Aborted", "status_code": None, "err_type": None}
-            return {"type": "abort", **why}
-        if self.matched is not None and self.made >= self.work.target:
-            return {"type": "stop", "matched": self.matched}
-        if self.plan.ends and self.made >= self.plan.total:
-            return {"type": "stop", "matched": tokenizer().eos}
-        return {"type": "length", "length": self.made}
-
-    def text(self) -> str:
-        """The answer so far."""
-        text = self.plan.text(self.made)
-        if self.matched is not None and self.made >= self.work.target:
-            text = text[: text.find(self.matched)]
-        return text
-
-    def ids(self) -> list[int]:
-        """The tokens so far."""
-        return self.plan.ids(self.made)
-
-    def reasoning_tokens(self) -> int:
-        """Tokens before the end of thinking."""
-        return self.plan.thinking_tokens(self.made) if self.thinking else 0
 
 
 class Core:
@@ -243,29 +174,7 @@ class Core:
         if rid in self.open:
             raise RefusedError(f"Duplicate request ID detected: {rid}")
         self.open[rid] = None
-        context, size = self.config.context, len(prompt)
-        if size >= context:
-            raise RefusedError(
-                f"The input ({size} tokens) is longer than the model's context length "
-                f"({context} tokens)."
-            )
-        if sampling.max_new is not None and sampling.max_new + size > context:
-            raise RefusedError(
-                "Requested token count exceeds the model's maximum context length "
-                f"of {context} tokens. You requested a total of {sampling.max_new + size} "
-                f"tokens: {size} tokens from the input messages and {sampling.max_new} tokens "
-                "for the completion. Please reduce the number of tokens in the input messages "
-                "or the completion to fit within the limit."
-            )
-        problem = _out_of_range(values, sampling.max_new)
-        if problem:
-            raise RefusedError(problem)
-        longest = min(context - 1, self.pools.tokens - 1) - 5
-        if size >= longest:
-            raise RefusedError(
-                f"Input length ({size} tokens) exceeds the maximum allowed length ({longest} "
-                "tokens). Use a shorter input or enable --allow-auto-truncate."
-            )
+        checks.refuse(len(prompt), sampling.max_new, values, self.config.context, self.pools.tokens)
         return rid
 
     def submit(
@@ -312,7 +221,7 @@ class Core:
             and bool(self.config.args.reasoning_parser),
         )
         for mark in sampling.stop:
-            _stop_at(entry, mark)
+            entry.stop_at(mark)
         mark_ = fingerprint(whole) ^ settings.seed
         if settings.transient_errors and mark_ not in self._failed:
             chance = random.Random(f"{mark_} {self.config.gpu}").random()
@@ -441,48 +350,3 @@ class Core:
 
 def _clock(ago: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time.time() - ago))
-
-
-def _stop_at(entry: Entry, mark: str) -> None:
-    """End the entry at the first token that completes a stop string."""
-    if not mark or entry.plan.text(entry.work.target).find(mark) < 0:
-        return
-    low, high = 0, entry.work.target
-    while low < high:
-        middle = (low + high) // 2
-        if mark in entry.plan.text(middle):
-            high = middle
-        else:
-            low = middle + 1
-    entry.work.target, entry.matched = low, mark
-
-
-def _out_of_range(values: dict[str, Any], most: int | None) -> str:
-    """What the sampling parameters violate, in the server's words."""
-
-    def number(name: str, default: float) -> float:
-        value = values.get(name)
-        return value if isinstance(value, int | float) else default
-
-    temperature, top_p, min_p = number("temperature", 1), number("top_p", 1), number("min_p", 0)
-    top_k = values.get("top_k")
-    if temperature < 0:
-        return f"temperature must be non-negative, got {temperature}."
-    if not 0 < top_p <= 1:
-        return f"top_p must be in (0, 1], got {top_p}."
-    if not 0 <= min_p <= 1:
-        return f"min_p must be in [0, 1], got {min_p}."
-    if isinstance(top_k, int) and top_k != -1 and top_k < 1:
-        return f"top_k must be -1 (disable) or at least 1, got {top_k}."
-    for name in ("frequency_penalty", "presence_penalty"):
-        if not -2 <= number(name, 0) <= 2:
-            return f"{name} must be in [-2, 2], got {number(name, 0)}."
-    if not 0 < number("repetition_penalty", 1) <= 2:
-        got = number("repetition_penalty", 1)
-        return f"repetition_penalty must be in (0, 2] (1.0 = no penalty), got {got}."
-    if most is not None and most < 0:
-        return f"max_new_tokens must be at least 0, got {most}."
-    least = number("min_new_tokens", number("min_tokens", 0))
-    if most is not None and not 0 <= least <= most:
-        return f"min_new_tokens must be in [0, max_new_tokens({most})], got {least}."
-    return ""

@@ -19,6 +19,9 @@ from console.lab.sim.refusals import RefusedError
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
+OPTIONAL = {"memory": "memory", "queues": "queues", "disagg": "disaggregation"}
+"""Sections that a query may leave out, and what they are in a load."""
+
 SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
 
 
@@ -30,6 +33,36 @@ def _flat(load: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield from ((f"{prefix}_{below}", number) for below, number in _flat(value))
         elif isinstance(value, int | float) and name != "dp_rank":
             yield name, value
+
+
+def _gauges(load: dict[str, Any], *, new: bool) -> str:
+    """A load in Prometheus' form."""
+    rank = "0" if new else "None"
+    lines = []
+    for name, value in _flat(load):
+        if not new:
+            lines.append(f"# HELP sglang_{name} {name.replace('_', ' ')}")
+        lines.append(f"# TYPE sglang_{name} gauge")
+        lines.append(f'sglang_{name}{{dp_rank="{rank}"}} {value}')
+    return "\n".join(lines) + "\n"
+
+
+def _exposed(text: str) -> web.Response:
+    return web.Response(body=text.encode(), headers={"Content-Type": PROMETHEUS})
+
+
+def _aggregate(load: dict[str, Any]) -> dict[str, Any]:
+    """The load of all ranks, of which there is one."""
+    return {
+        "total_running_reqs": load["num_running_reqs"],
+        "total_waiting_reqs": load["num_waiting_reqs"],
+        "total_reqs": load["num_total_reqs"],
+        "total_used_tokens": load["num_used_tokens"],
+        "total_tokens": load["num_total_tokens"],
+        "avg_token_usage": load["token_usage"],
+        "avg_throughput": load["gen_throughput"],
+        "avg_utilization": 0.0,
+    }
 
 
 class Looking:
@@ -114,6 +147,25 @@ class Looking:
             )
         return reply(info)
 
+    def _memory(self) -> dict[str, Any]:
+        """GiB and tokens as ``internal_states`` has them."""
+        pools, startup = self.core.pools, self.core.startup
+        graph = startup["graph_gb"]
+        memory: dict[str, Any] = {
+            "weight": round(pools.weights_gib, 2),
+            "kvcache": round(pools.kv_gib, 2),
+            "token_capacity": pools.tokens,
+            "graph": graph,
+        }
+        if self.config.new:
+            graphs = {"decode": graph, "prefill": startup["prefill_gb"]}
+            memory.update(
+                startup_available=round(startup["available"], 2),
+                token_capacity_swa=None,
+                graph={phase: value for phase, value in graphs.items() if value},
+            )
+        return memory
+
     async def server_info(self, request: web.Request) -> web.Response:
         """Flags and effective numbers; asks the scheduler, one call at a time."""
         core, pools = self.core, self.core.pools
@@ -123,23 +175,6 @@ class Looking:
             await core.scheduler()
         core.advance()
         flags = configs.fields(self.config)
-        graph = core.startup["graph_gb"]
-        memory: dict[str, Any] = {
-            "weight": round(pools.weights_gib, 2),
-            "kvcache": round(pools.kv_gib, 2),
-            "token_capacity": pools.tokens,
-            "graph": graph,
-        }
-        if self.config.new:
-            memory.update(
-                startup_available=round(core.startup["available"], 2),
-                token_capacity_swa=None,
-                graph={
-                    phase: value
-                    for phase, value in (("decode", graph), ("prefill", core.startup["prefill_gb"]))
-                    if value
-                },
-            )
         throughput = core.engine.last_rate
         if self.config.new and self.config.metrics:
             throughput = core.metrics.gen_throughput
@@ -147,7 +182,7 @@ class Looking:
             **flags,
             "max_mamba_cache_size": pools.slots,
             "last_gen_throughput": throughput,
-            "memory_usage": memory,
+            "memory_usage": self._memory(),
             "effective_max_running_requests_per_dp": pools.max_running,
         }
         info: dict[str, Any] = {
@@ -250,26 +285,10 @@ class Looking:
             said = f"Invalid include sections: {unknown}. Valid options: {sorted(SECTIONS)}"
             raise RefusedError(said, 400, "400")
         if "all" not in include:
-            load = dict(load)
-            for part, keys in (
-                ("memory", ("memory",)),
-                ("queues", ("queues",)),
-                ("disagg", ("disaggregation",)),
-            ):
-                if part not in include:
-                    for key in keys:
-                        load.pop(key, None)
+            out = {OPTIONAL[part] for part in OPTIONAL.keys() - set(include)}
+            load = {name: value for name, value in load.items() if name not in out}
         if request.query.get("format") == "prometheus":
-            rank = "0" if self.config.new else "None"
-            lines = []
-            for name, value in _flat(load):
-                if not self.config.new:
-                    lines.append(f"# HELP sglang_{name} {name.replace('_', ' ')}")
-                lines.append(f"# TYPE sglang_{name} gauge")
-                lines.append(f'sglang_{name}{{dp_rank="{rank}"}} {value}')
-            return web.Response(
-                body=("\n".join(lines) + "\n").encode(), headers={"Content-Type": PROMETHEUS}
-            )
+            return _exposed(_gauges(load, new=self.config.new))
         answer: dict[str, Any] = {
             "timestamp": datetime.now(UTC).isoformat(),
             "version": self.config.version,
@@ -281,20 +300,7 @@ class Looking:
                 loads=[load],
             )
             return reply(answer)
-        answer.update(
-            dp_rank_count=1,
-            loads=[load],
-            aggregate={
-                "total_running_reqs": load["num_running_reqs"],
-                "total_waiting_reqs": load["num_waiting_reqs"],
-                "total_reqs": load["num_total_reqs"],
-                "total_used_tokens": load["num_used_tokens"],
-                "total_tokens": load["num_total_tokens"],
-                "avg_token_usage": load["token_usage"],
-                "avg_throughput": load["gen_throughput"],
-                "avg_utilization": 0.0,
-            },
-        )
+        answer.update(dp_rank_count=1, loads=[load], aggregate=_aggregate(load))
         return reply(answer)
 
     async def get_load(self, request: web.Request) -> web.Response:
@@ -322,7 +328,4 @@ class Looking:
             await asyncio.sleep(delay)
         if not self.core.frozen:
             self.core.advance()
-        return web.Response(
-            body=self.core.metrics.text().encode(),
-            headers={"Content-Type": PROMETHEUS},
-        )
+        return _exposed(self.core.metrics.text())

@@ -21,6 +21,7 @@ from console.lab.sim.refusals import (
     not_one_of,
     text,
 )
+from console.lab.sim.texttools import TextTools
 
 KEEP_ALIVE_S = float(os.environ.get("SGLANG_TIMEOUT_KEEP_ALIVE") or 5)
 MAX_BODY = 256 << 20
@@ -57,7 +58,7 @@ class Face:
         """The application with this dialect's paths."""
         app = web.Application(middlewares=[self._around], client_max_size=MAX_BODY)
         app.on_response_prepare.append(self._headers)
-        look, make = Looking(self.core), Generation(self.core)
+        look, make, tools = Looking(self.core), Generation(self.core), TextTools(self.config)
         new = self.config.new
         get, post = app.router.add_get, app.router.add_post
         for path in ("/health", "/health_generate"):
@@ -89,11 +90,11 @@ class Face:
         post("/v1/chat/completions", make.chat)
         post("/v1/completions", make.completions)
         for path in ("/tokenize", "/v1/tokenize"):
-            post(path, make.tokenize)
+            post(path, tools.tokenize)
         for path in ("/detokenize", "/v1/detokenize"):
-            post(path, make.detokenize)
-        post("/separate_reasoning", make.separate_reasoning)
-        post("/parse_function_call", make.parse_function_call)
+            post(path, tools.detokenize)
+        post("/separate_reasoning", tools.separate_reasoning)
+        post("/parse_function_call", tools.parse_function_call)
         return app
 
     # --- around every request ---
