@@ -2,8 +2,8 @@
 
 All decisions fall in the event loop and without waiting: :mod:`.seats` fills the slots,
 :mod:`.asking` sends, and what comes of a request goes to :mod:`.verdicts`, :mod:`.failures` (with
-:mod:`.refusals` and :mod:`.crashes`) or :mod:`.interruptions`. They share one state, the
-:mod:`.floor`.
+:mod:`.refusals`, :mod:`.overload` and :mod:`.crashes`) or :mod:`.interruptions`. They share one
+state, the :mod:`.floor`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from remote.generate.keeper import Keeper
 from remote.generate.ledger import Entry
 from remote.generate.native import Native
 from remote.generate.outbox import Outbox
+from remote.generate.overload import Overload
 from remote.generate.partial import Partial
 from remote.generate.prompts import Prompts
 from remote.generate.records import Pending
@@ -84,8 +85,13 @@ class Dispatcher:
         self.verdicts = Verdicts(self.floor, fit, self.seats.send)
         self.refusals = Refusals(self.floor, self.verdicts.note)
         self.crashes = Crashes(self.floor, self.verdicts.settle)
+        self.overload = Overload(self.floor, prompts, status)
         self.failures = Failures(
-            self.floor, self.refusals, self.crashes, try_due=lambda: self.trials.try_due()
+            self.floor,
+            self.refusals,
+            self.overload,
+            self.crashes,
+            try_due=lambda: self.trials.try_due(),
         )
         self.interruptions = Interruptions(self.floor, self.failures.trouble)
         self.trials = Trials(
@@ -253,5 +259,6 @@ class Dispatcher:
         those that refused prompts are to be tried."""
         at = time.monotonic()
         self.refusals.check()
+        self.overload.check()
         for server in self.servers.values():
             server.tick(at, sending=self.floor.sending)

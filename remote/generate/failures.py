@@ -1,8 +1,8 @@
 """What a failure shows, and who is charged with it: the server, or the prompt.
 
 The server is charged by its breaker, the prompt by its attempts; back-off happens in the queue,
-never in a slot. A server's refusal of a prompt is :mod:`.refusals`' business, its death
-:mod:`.crashes`'.
+never in a slot. A server's refusal of a prompt is :mod:`.refusals`' business, one for the time
+being :mod:`.overload`'s, its death :mod:`.crashes`'.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from remote.generate.crashes import Crashes
 from remote.generate.floor import Floor
 from remote.generate.job import Job
+from remote.generate.overload import Overload
 from remote.generate.partial import Partial
 from remote.generate.refusals import Refusals
 from remote.generate.server import Server
@@ -26,9 +27,15 @@ class Failures:
     """Takes troubles; ``try_due`` begins the trials that are due."""
 
     def __init__(
-        self, floor: Floor, refusals: Refusals, crashes: Crashes, try_due: Callable[[], None]
+        self,
+        floor: Floor,
+        refusals: Refusals,
+        overload: Overload,
+        crashes: Crashes,
+        try_due: Callable[[], None],
     ) -> None:
         self._floor = floor
+        self._overload = overload
         self._refusals = refusals
         self._crashes = crashes
         self._try_due = try_due
@@ -70,10 +77,10 @@ class Failures:
         if cause == "refused":
             self._crashes.lost(server)
         if cause == "busy":
-            server.refused_work(at, trouble.after)
-        ours = cause == "reset" and server.dispatch != "run"
-        if cause in ("refused", "busy") or ours:
-            floor.again(job, at, wait=cause == "busy")
+            self._overload.told(server, job, trouble, at)
+            return
+        if cause == "refused" or (cause == "reset" and server.dispatch != "run"):
+            floor.again(job, at)
             return
         if cause == "reset":
             server.crashed.append(job)

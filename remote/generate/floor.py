@@ -68,10 +68,10 @@ class Floor:
         writer = self.outbox.writer
         return self.sending and not writer.stuck and writer.backlog <= BACKLOG
 
-    def again(self, job: Job, at: float, *, wait: bool = False) -> None:
+    def again(self, job: Job, at: float, *, wait: bool = False, after: float | None = None) -> None:
         """Back into the queue, unless another server is at it as well."""
         if not self.elsewhere(job):
-            self.work.again(job, at, wait=wait)
+            self.work.again(job, at, wait=wait, after=after)
 
     def elsewhere(self, job: Job) -> bool:
         """Whether a server is at it."""

@@ -14,6 +14,7 @@ class Job:
         "alone",
         "attempts",
         "avoid",
+        "crowded_out",
         "deaths",
         "free",
         "hedged",
@@ -48,6 +49,8 @@ class Job:
         """Failures that were not clearly its own and did not count."""
         self.waits = 0
         """Times in a row that a server told it to come back later."""
+        self.crowded_out: dict[str, int] | None = None
+        """How often each server (its key) did so while it took another prompt."""
         self.reseeds = 0
         """Answers thrown away for their outcome, each followed by another seed."""
         self.avoid: object = None
@@ -71,6 +74,11 @@ class Job:
     def refuse(self, key: str, *, tells: bool) -> None:
         """That server won't have it; ``tells``: if another one does, something is wrong there."""
         self.refused = {**(self.refused or {}), key: tells}
+
+    def refuse_for_now(self, key: str) -> None:
+        """That server told it to come back later, though it takes others."""
+        counts = self.crowded_out or {}
+        self.crowded_out = {**counts, key: counts.get(key, 0) + 1}
 
     def narrow(self, key: str, room: int) -> bool:
         """Ask that server for no more than so many tokens; whether that is news."""

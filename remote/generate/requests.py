@@ -78,6 +78,12 @@ def narrow(body: dict[str, Any], room: int) -> None:
             body[name] = min(body[name], room)
 
 
+def shorten(body: dict[str, Any]) -> None:
+    """Ask for a few tokens: it is only to be seen whether it is answered."""
+    narrow(body, _CHECK_TOKENS)
+    body.pop("min_tokens", None)  # may be more than that
+
+
 def rid(job: Job, session: str, *, before: int = 0) -> str:
     """The id of the job's latest request, or of one so many sends before it.
 
@@ -95,8 +101,7 @@ def check_body(settings: Settings, server: Server, rid: str) -> dict[str, Any]:
         "max_tokens": _CHECK_TOKENS,
     }
     _add_fields(body, settings, None)
-    narrow(body, _CHECK_TOKENS)
-    body.pop("min_tokens", None)  # may be more than that
+    shorten(body)
     if "tools" not in body:
         body.pop("tool_choice", None)  # vLLM takes none without tools
     if server.engine == "sglang":

@@ -110,6 +110,8 @@ class Seats:
             able = any(o.goes_on(job) for o in others)
         elif job.refused and server.key in job.refused:
             able = any(o.key not in job.refused for o in others)
+        elif job.crowded_out and server.key in job.crowded_out:
+            able = any(o.room(at) > 0 and o.key not in job.crowded_out for o in others)
         else:
             able = job.avoid is server and any(o.room(at) > 0 for o in others)
         return not able and not (job.witness and self._crowded(server))

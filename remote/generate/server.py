@@ -121,6 +121,10 @@ class Server:
     """What is in flight has been asked to come back unfinished, so many times at once."""
     doubted: list[Doubt] = field(default_factory=list)
     """Refusals that nobody can confirm but an answer of this server to something else."""
+    unsure: dict[Job, None] = field(default_factory=dict)
+    """Prompts that it told to come back later more than once, lately: is it they or the server?"""
+    witnessing: bool = False
+    """It is being asked another prompt to find that out."""
     crashed: list[Job] = field(default_factory=list)
     """Whose connections broke since the last trial that was answered."""
     guest: Job | None = None

@@ -54,6 +54,7 @@ class Verdicts:
             self._fit.learn(len(job.line), answer.usage.prompt_tokens)
         job.attempts += 1
         job.waits = 0
+        job.crowded_out = None
         job.alone = False
         outcome = judge(answer, job.prompt.tools)
         calls = answer.tool_calls or msgspec.Raw(b"null")

@@ -13,6 +13,7 @@ import msgspec
 from remote.generate.job import Job
 from remote.generate.prompts import decode
 from remote.generate.recovery import TAKEN, TODO
+from remote.generate.server import LONGEST_REST_S
 
 _LOOK = 32
 """How far a server looks past prompts that it failed itself."""
@@ -114,22 +115,23 @@ class Work:
         """Send it again at that time."""
         heapq.heappush(self._later, (at, next(self._order), job))
 
-    def again(self, job: Job, now: float, *, wait: bool) -> None:
-        """Send it again: at once, or after a jittered pause that grows with its failures.
+    def again(self, job: Job, now: float, *, wait: bool, after: float | None = None) -> None:
+        """Send it again: at once, or after a jittered pause that grows with its failures, or is as
+        long as a server asked for (``after``).
 
         One that was interrupted goes before all others.
         """
-        if job.alone:
+        if wait and after is not None:
+            self.later(job, now + max(0.25, min(after, LONGEST_REST_S)) * random.uniform(1.0, 1.5))
+        elif wait:
+            pause = min(30.0, 0.5 * 2 ** min(job.attempts + job.free // 2 + job.waits, 10))
+            self.later(job, now + pause * random.uniform(0.5, 1.5))
+        elif job.alone:
             self.lonely.append(job)
-            return
-        if not wait:
-            if job.partial is not None:
-                self._ready.appendleft(job)
-            else:
-                self._ready.append(job)
-            return
-        pause = min(30.0, 0.5 * 2 ** min(job.attempts + job.free // 2 + job.waits, 10))
-        self.later(job, now + pause * random.uniform(0.5, 1.5))
+        elif job.partial is not None:
+            self._ready.appendleft(job)
+        else:
+            self._ready.append(job)
 
 
 def check_line(line: bytes) -> str:

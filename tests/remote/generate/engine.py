@@ -125,16 +125,17 @@ class Engine:
             return web.Response()
         if mode == "garbage":
             return web.Response(text="<html>gateway</html>", content_type="text/html")
-        if mode in ("400", "404", "422", "429", "500", "503"):
+        if mode in ("400", "404", "409", "422", "429", "500", "503"):
             message = {
                 "400": "The input (9000 tokens) is longer than the model's context length",
                 "404": "The model `other` does not exist.",
+                "409": "conflict with another request",
                 "422": "Tool 0 function has invalid 'parameters' schema",
                 "429": "slow down",
                 "500": "Internal server error: boom",
                 "503": "The request queue is full.",
             }[mode]
-            headers = {"retry-after": "0.2"} if mode == "429" else {}
+            headers = {"retry-after": "0.2"} if mode in ("409", "429") else {}
             error = {"object": "error", "message": message, "type": mode, "code": int(mode)}
             return web.json_response(error, status=int(mode), headers=headers)
         digest = hashlib.sha256(text.encode()).hexdigest()
