@@ -40,9 +40,9 @@ async def do(app: StokerApp, action: Action) -> None:
     """Do it, for the target in front."""
     match action.name:
         case "targets" | "fleet" | "logs" | "config" | "run" | "events":
-            await app.go(action.name)
+            await app.targets.go(action.name)
         case "target.next":
-            await app.turn_target(1)
+            await app.targets.turn(1)
         case "wrong":
             found = notices(app.state, app.now())
             none = Notice("good", "nothing stands out")
@@ -66,15 +66,15 @@ async def do(app: StokerApp, action: Action) -> None:
         case "palette":
             app.action_command_palette()
         case "theme":
-            app.next_theme()
+            app.wardrobe.turn()
         case "picture":
             save_picture(app)
         case "quit":
             app.exit()
         case "chart.in" | "chart.out":
-            app.look(app.lookback.zoom(-1 if action.name == "chart.in" else 1))
+            app.inbox.look(app.lookback.zoom(-1 if action.name == "chart.in" else 1))
         case "chart.back" | "chart.forward":
-            app.look(app.lookback.move(-1 if action.name == "chart.back" else 1))
+            app.inbox.look(app.lookback.move(-1 if action.name == "chart.back" else 1))
         case "chart.metric":
             app.plots = (app.plots + 1) % len(SETS)
         case _ if action.group == "Replay":
@@ -107,7 +107,7 @@ async def tell_away(app: StokerApp, *, asked: bool) -> None:
         if asked:
             app.say("this target was never looked at from here before")
         return
-    await app.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
+    await app.outbox.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
     fresh = [e for e in watch.state.events if e.id > seen.event]
     found = away.account(seen, watch.state, fresh)
     if not found or app.front is not watch:
@@ -137,7 +137,7 @@ async def pack_incident(app: StokerApp) -> None:
     watch = app.front
 
     async def ask(request: Request) -> Result | None:
-        return await app.ask(request, quiet=True, watch=watch)
+        return await app.outbox.ask(request, quiet=True, watch=watch)
 
     try:
         path = await incident.bundle(ask, watch.state, Path.cwd())
@@ -167,7 +167,7 @@ async def turn_clock(app: StokerApp, name: str) -> None:
         case "replay.faster" | "replay.slower":
             replay.faster(1 if name == "replay.faster" else -1)
         case _:
-            await app.seek(replay.at + (step if name == "replay.on" else -step))
+            await app.inbox.seek(replay.at + (step if name == "replay.on" else -step))
 
 
 # --- Changing ---
@@ -196,13 +196,13 @@ def run_go(app: StokerApp) -> None:
     state = watch.state
     progress = state.progress
     if state.run.alive and progress is not None and progress.status == "paused":
-        app.spawn(app.send(RunControl(do="resume"), watch))
+        app.spawn(app.outbox.send(RunControl(do="resume"), watch))
     elif state.run.alive:
         app.say("the run is alive already")
     elif state.target is None:
         app.say("nothing is known of the target yet", "warning")
     else:
-        app.spawn(app.send(RunStart(spec=state.target), watch))
+        app.spawn(app.outbox.send(RunStart(spec=state.target), watch))
 
 
 async def confirm_and_send(app: StokerApp, action: Action) -> None:
@@ -222,7 +222,7 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     if how == "none":
         if action.name == "run.pause":
             app.say(pause_costs(state))
-        app.spawn(app.send(request, watch))
+        app.spawn(app.outbox.send(request, watch))
         return
     line = command_line(action, watch.name, gpus=scope)
     where = f"GPU {scope[0]} of" if scope else f"all {count} servers of"
@@ -237,7 +237,9 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     plan = None
     if isinstance(request, Rollback):
         plan = functools.partial(plan_lines, watch, msgspec.structs.replace(request, dry_run=True))
-    await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch), plan)
+    await _confirm(
+        app, question, action, how, line, cost, lambda: app.outbox.send(request, watch), plan
+    )
 
 
 async def plan_lines(watch: Watch, request: Rollback) -> list[str]:
@@ -275,7 +277,7 @@ async def decide(app: StokerApp, action: Action) -> None:
     many = f" from {len(servers)} servers" if not keep and len(servers) > 1 else ""
     question = f"{action.title}: epoch {swap.to_epoch}{many} of {watch.name}"
     request = Decide(keep=keep)
-    await _confirm(app, question, action, how, line, cost, lambda: app.send(request, watch))
+    await _confirm(app, question, action, how, line, cost, lambda: app.outbox.send(request, watch))
 
 
 async def _confirm(

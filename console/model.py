@@ -149,6 +149,8 @@ class State:
     logs: Mapping[str, LogRing] = field(default_factory=dict)
     ram: ram.Samples = ()
     """Memory in use on the host, over the last while."""
+    journal: str = ""
+    """Which journal all this is from; empty where an older agent does not tell."""
     uploads: tuple[int, float] = (-1, 0.0)
     """Files in S3, and since when it is that many: the agent's clock, as far as this console saw
     it."""
@@ -202,7 +204,11 @@ def reduce(state: State, message: Message | Link, now: float) -> State:
 
 
 def _merge(state: State, snapshot: Snapshot, now: float) -> State:
-    base = State(link=state.link, events=state.events, logs=state.logs) if snapshot.full else state
+    base = state
+    if snapshot.full:
+        other = snapshot.journal not in (UNSET, state.journal) and state.journal
+        kept = () if other else state.events  # ids of another journal are not those of this one
+        base = State(link=state.link, events=kept, logs=state.logs, journal=state.journal)
     host, run = snapshot.host, snapshot.run
 
     def whole(section: str) -> object:
@@ -214,7 +220,7 @@ def _merge(state: State, snapshot: Snapshot, now: float) -> State:
         for name in ("infos", "servers", "gpus")
         if (value := getattr(snapshot, name)) is not UNSET
     }
-    for name in ("target", "host", "run", "swap", "verdict"):
+    for name in ("target", "host", "run", "swap", "verdict", "journal"):
         changes[name] = whole(name)
     for name in ("epochs", "alerts"):
         changes[name] = tuple(whole(name))  # type: ignore[arg-type]

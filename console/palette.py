@@ -21,7 +21,7 @@ class Actions(Provider):
         return [
             (action, f"{action.title}  ({action.group.lower()})")
             for action in ACTIONS
-            if action.name != "palette" and app.allowed(action)
+            if action.name != "palette" and app.outbox.allowed(action)
         ]
 
     async def discover(self) -> Hits:

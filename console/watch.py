@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -66,16 +66,23 @@ class Watch:
     """
 
     def __init__(
-        self, source: Source, heard: Heard, linked: Linked, *, seen: Seen | None = None
+        self,
+        source: Source,
+        heard: Heard,
+        linked: Linked,
+        *,
+        remembered: Mapping[str, Seen] | None = None,
     ) -> None:
         self.name = source.name
         self.read_only = source.read_only
         self.target = source.target
         self.state = State()
         self.lookback = Lookback(self._ask_past, lambda: self.state.time or time.time())
-        self.seen = seen
-        """Where things stood when this target was last looked at: by an earlier console, or by
-        this one before its link was gone for a while."""
+        self.remembered = remembered or {}
+        """How earlier consoles saw what they looked at, by journal."""
+        self.seen: Seen | None = None
+        """Where things stood when this was last looked at: by an earlier console, or by this one
+        before its link was gone for a while; None until it is known what stands under the name."""
         self.greeted = False
         """Whether it was told what happened since then, or need not be."""
         self.looked = False
@@ -97,6 +104,8 @@ class Watch:
         """Since when the link is gone that was there (monotonic)."""
         self._missed = False
         self._book_due = True
+        self._which: str | None = None
+        """The journal of the newest snapshot."""
         self._stood: Seen | None = None
         """Where things stood at the newest snapshot."""
         self._kept = 0.0
@@ -156,20 +165,31 @@ class Watch:
     def _stand(self, gap: float) -> None:
         """Note where things stand. After a gap of so many seconds — the laptop slept, the link was
         cut — whoever looked before it has been away since, and is to be told."""
+        if self._which != self.state.journal:
+            self._turn_to(self.state.journal)
         before, self._stood = self._stood, away.seen_now(self.state)
         self.began = self.began or self.state.time
         if self.looked and before is not None and gap >= away.LEAST_S:
             self.seen = before
             self.greeted = False
 
-    def to_keep(self) -> Seen | None:
-        """Where things stand, to be remembered; None where nobody looked, or nothing came since
+    def _turn_to(self, journal: str) -> None:
+        """Something else stands under this name now: the last look at it is that of its journal,
+        if there was one."""
+        if self._which is not None:
+            self.looked = self.greeted = False
+            self.lookback.clear()
+        self._which, self._stood, self.began, self._kept = journal, None, None, 0.0
+        self.seen = self.remembered.get(journal or self.name)
+
+    def to_keep(self) -> dict[str, Seen]:
+        """Where things stand, to be remembered; empty where nobody looked, or nothing came since
         this was last asked: another console may have seen more meanwhile."""
-        stood = self._stood
-        if not self.looked or stood is None or stood.time == self._kept:
-            return None
+        stood, which = self._stood, self._which or self.name
+        if not self.looked or not which or stood is None or stood.time == self._kept:
+            return {}
         self._kept = stood.time
-        return stood
+        return {which: stood}
 
     def _link(self, link: Link) -> None:
         before = self.state.link.state

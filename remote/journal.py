@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import sqlite3
 import time
 import zlib
@@ -47,8 +48,9 @@ RUN_S = 10
 """So often the run's own numbers are kept."""
 RUN_KEEP: tuple[tuple[int, float], ...] = ((60, 2 * 3600.0), (600, 48 * 3600.0))
 """Seconds between the run's numbers that are left once they are so old; for as long as samples."""
-TARGET, CLOCK = "target", "clock"
-"""Notes for one who plays the journal: the spec, and seconds of the logs' clock east of UTC."""
+TARGET, CLOCK, ID = "target", "clock", "id"
+"""Notes for one who plays the journal: the spec, and seconds of the logs' clock east of UTC; and
+what the journal is told from others by."""
 RING = 2000
 """Events kept in memory; older ones are read from the file. While that fails, only these."""
 BACKLOG = 600
@@ -173,6 +175,13 @@ class Journal:
             return msgspec.json.decode(self._notes[name], type=kind)
         except (KeyError, msgspec.DecodeError):
             return None
+
+    @property
+    def id(self) -> str:
+        """What this journal is told from any other by; given once, where it is first asked for."""
+        if ID not in self._notes:
+            self.note(ID, secrets.token_hex(8))
+        return str(self.noted(ID, str) or "")
 
     def next_epoch(self, seen: Iterable[int] = ()) -> int:
         """An id that no epoch had; ``seen`` are those known from elsewhere."""

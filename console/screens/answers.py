@@ -172,7 +172,7 @@ class AnswersScreen(ModalScreen[None]):
             keys.append("R retry")
         box.border_subtitle = "   ".join([*keys, "enter opens", "esc closes"])
         asked = replace(request, before=self._next) if on else request
-        found = await self.app.ask(asked, timeout=60)
+        found = await self.app.outbox.ask(asked, timeout=60)
         if not isinstance(found, Answers) or not self.is_attached or request != self.request:
             return  # refused, left, or something else is looked for meanwhile
         if on and asked.before != self._next:

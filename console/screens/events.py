@@ -201,7 +201,7 @@ class EventsScreen(StokerScreen):
             self.app.say("there is no event here")
             return
         self.app.focus_gpu = event.gpu
-        await self.app.go("logs")
+        await self.app.targets.go("logs")
         screen = self.app.screen
         if isinstance(screen, LogsScreen):
             screen.show_at(event.time)
@@ -223,7 +223,7 @@ class EventsScreen(StokerScreen):
         try:
             while self._held and len(self._held) < HELD and pane.count <= shown:
                 first = min(self._held)
-                found = await self.app.ask(ReadEvents(limit=BACK, before=first), timeout=60)
+                found = await self.app.outbox.ask(ReadEvents(limit=BACK, before=first), timeout=60)
                 if not isinstance(found, Events) or not self.is_attached or not self._loading:
                     return
                 older = {e.id: e for e in found.events if e.id < first}
@@ -244,7 +244,7 @@ class EventsScreen(StokerScreen):
         chosen: list[bytes] = []
         before: int | None = None
         while True:
-            found = await self.app.ask(ReadEvents(limit=PAGE, before=before), timeout=60)
+            found = await self.app.outbox.ask(ReadEvents(limit=PAGE, before=before), timeout=60)
             if not isinstance(found, Events):
                 return
             page = [e for e in found.events if before is None or e.id < before]

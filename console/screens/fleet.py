@@ -88,7 +88,7 @@ class FleetScreen(StokerScreen):
         if self.app.focus_gpu is None:
             self.app.say("choose a GPU first: its number, an arrow key, or a click")
         else:
-            await self.app.go("logs")
+            await self.app.targets.go("logs")
         return True
 
     def body(self) -> ComposeResult:
@@ -144,4 +144,4 @@ class FleetScreen(StokerScreen):
         self.app.action_choose_gpu(message.gpu)
         if message.twice:
             self.app.focus_gpu = message.gpu
-            await self.app.go("logs")
+            await self.app.targets.go("logs")

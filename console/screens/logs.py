@@ -142,7 +142,7 @@ class LogsScreen(StokerScreen):
                 box.mount_all(panes)
             self._filling = True
             self.call_after_refresh(self._filled)
-            self.app.resubscribe()
+            self.app.targets.resubscribe()
 
     def _filled(self) -> None:
         self._filling = False
@@ -351,7 +351,7 @@ class LogsScreen(StokerScreen):
         else:
             self.app.say("saving …")
             begin, end = (clocks.there(at, east) for at in times)
-            pages = between(self.app.ask, pane.source, begin, end)
+            pages = between(self.app.outbox.ask, pane.source, begin, end)
             self.app.spawn(self._write(name, pages))
 
     async def _write(self, name: str, pages: AsyncIterator[list[str]]) -> None:

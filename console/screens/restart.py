@@ -485,9 +485,9 @@ class RestartScreen(ModalScreen[None]):
 
     @staticmethod
     async def _send(app: StokerApp, watch: Watch, request: Restart) -> None:
-        if not await app.send(request, watch):
+        if not await app.outbox.send(request, watch):
             return  # refused: the edits are kept
         if request.gpus is None:
             watch.draft = {}
         if app.front is watch:
-            await app.go("fleet")
+            await app.targets.go("fleet")

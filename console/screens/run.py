@@ -299,7 +299,7 @@ class RunScreen(StokerScreen):
             await self._look(ReadMix())
 
     async def _look(self, request: ReadAnswers | ReadBatches | ReadMix) -> None:
-        found = await self.app.ask(request, quiet=True)
+        found = await self.app.outbox.ask(request, quiet=True)
         if not self.is_attached:
             return
         told = self.query_one(RunText).told
@@ -343,7 +343,7 @@ class RunScreen(StokerScreen):
             do="pause" if paused else "resume",
             concurrency="auto" if word == "auto" else int(word),
         )
-        self.app.spawn(self.app.send(request))
+        self.app.spawn(self.app.outbox.send(request))
 
     def action_roll(self, by: int) -> None:
         """Scroll."""

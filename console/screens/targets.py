@@ -146,9 +146,9 @@ class TargetTable(Painted):
         """One click chooses a target, two open it."""
         row = event.y - 1 + self.top
         if event.y > 0 and row < len(self.app.watches):
-            await self.app.choose_target(self.app.watches[row])
+            await self.app.targets.choose(self.app.watches[row])
             if event.chain > 1:
-                await self.app.go("fleet")
+                await self.app.targets.go("fleet")
 
 
 class TargetsScreen(StokerScreen):
@@ -170,13 +170,13 @@ class TargetsScreen(StokerScreen):
         """Another row."""
         watches = self.app.watches
         at = max(0, min(len(watches) - 1, watches.index(self.app.front) + by))
-        await self.app.choose_target(watches[at])
+        await self.app.targets.choose(watches[at])
 
     async def act(self, name: str) -> bool:
         """See :class:`StokerScreen`."""
         if name != "target.open":
             return False
-        await self.app.go("fleet")
+        await self.app.targets.go("fleet")
         return True
 
     def lay_out(self) -> None:

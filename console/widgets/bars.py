@@ -69,7 +69,9 @@ class TopBar(Painted):
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
         app = self.app
-        return [top_line(app.state, app.target_name, self.title, app.read_only, app.now(), width)]
+        return [
+            top_line(app.state, app.target_name, self.title, app.outbox.read_only, app.now(), width)
+        ]
 
 
 class ReplayBar(Painted):
@@ -107,7 +109,7 @@ class ReplayBar(Painted):
             room = max(4, self.size.width - 2 * self.EDGE)
             share = max(0.0, min(1.0, (event.x - self.EDGE) / room))
             begin, end = replay.recorded.begin, replay.recorded.end
-            await self.app.seek(begin + share * (end - begin))
+            await self.app.inbox.seek(begin + share * (end - begin))
 
 
 OWN_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -183,7 +185,7 @@ class KeyBar(Painted):
 
     def _put(self, line: list[Part], action: Action, room: int, *, word: bool = True) -> None:
         """One more key at the end of the line, where it fits whole."""
-        allowed = self.app.allowed(action)
+        allowed = self.app.outbox.allowed(action)
         parts: list[Part] = [
             (key_name(action.keys[0]), "bold accent" if allowed else "faint"),
             (f" {action.label}  " if word else " ", "text" if allowed else "faint"),

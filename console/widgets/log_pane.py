@@ -272,7 +272,7 @@ class FilePane(LogPane):
         """See :class:`LogPane`; from the file itself."""
         turn = self._set_out()
         try:
-            offset = await seek(self.app.ask, self.source, when)
+            offset = await seek(self.app.outbox.ask, self.source, when)
         except LogError:
             if not self._gone(turn):
                 self.fetching = False
@@ -315,7 +315,7 @@ class FilePane(LogPane):
         grep = f"^(?=.*?{self._grep})(?=.*?(?:{wanted}))" if self._grep else wanted
         look = last_before if back else first_behind
         at = past.first if back else past.next
-        return await look(self.app.ask, self.source, at, grep, lambda: self._gone(turn))
+        return await look(self.app.outbox.ask, self.source, at, grep, lambda: self._gone(turn))
 
     @property
     def _grep(self) -> str:
@@ -334,7 +334,7 @@ class FilePane(LogPane):
             past = self.past or await self._enter(turn)
             if past is None or self._gone(turn):
                 return
-            ask = self.app.ask
+            ask = self.app.outbox.ask
             for _ in range(PAGES):  # a page of nothing but noise is no page
                 before = past.count
                 came = await (past.back(ask) if back else past.on(ask))
@@ -359,7 +359,7 @@ class FilePane(LogPane):
         past = Past(self.source, self._grep)
         past.size = max(ring.size, ring.next)
         rows = max(self.rows, len(self._lines))
-        await past.back(self.app.ask, ring.next, min(9_000, rows))
+        await past.back(self.app.outbox.ask, ring.next, min(9_000, rows))
         if self._gone(turn):
             return None
         kept = self._kept(past)
@@ -376,13 +376,13 @@ class FilePane(LogPane):
             past.size = past.searched = offset
             kept: list[tuple[int, str]] = []
             for page in range(PAGES):
-                came = await past.on(self.app.ask, None if page else offset)
+                came = await past.on(self.app.outbox.ask, None if page else offset)
                 if self._gone(turn):
                     return
                 kept = self._kept(past)
                 if len(kept) >= self.rows or (not came and past.next >= past.size):
                     break
-            await past.back(self.app.ask)
+            await past.back(self.app.outbox.ask)
             if self._gone(turn):
                 return
             kept = self._kept(past)

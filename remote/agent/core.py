@@ -250,6 +250,7 @@ class Agent:
             epochs=[epochs.rounded(epoch) for epoch in known[-EPOCHS_SHOWN:]],
             swap=self._actions.swap,
             verdict=self.first_minute.last,
+            journal=self.journal.id,
         )
         standing = {alert.code for alert in self._picture.alerts}
         wrong = alerts.wrong(picture, self.journal.problem, standing)

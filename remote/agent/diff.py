@@ -36,6 +36,7 @@ class Picture(Struct, frozen=True):
     swap: Swap | None = None
     alerts: list[Alert] = []
     verdict: Verdict | None = None
+    journal: str = ""
 
 
 class Keyed(Protocol):
@@ -79,6 +80,7 @@ def changes(old: Picture | None, now: Picture, time: float, seq: int) -> Snapsho
         swap=whole(old.swap, now.swap),
         alerts=whole(old.alerts, now.alerts),
         verdict=whole(old.verdict, now.verdict),
+        journal=whole(old.journal, now.journal),
     )
 
 

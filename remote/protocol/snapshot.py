@@ -31,3 +31,6 @@ class Snapshot(Struct, tag="snapshot", frozen=True):
     swap: Swap | UnsetType | None = UNSET
     alerts: list[Alert] | UnsetType = UNSET
     verdict: Verdict | UnsetType | None = UNSET
+    journal: str | UnsetType = UNSET
+    """Which journal the agent writes, by an id given when that was begun: what has another one is
+    another thing, though it stands under the same name."""

@@ -212,3 +212,17 @@ async def test_the_runs_numbers_are_kept_and_thinned_with_age(tmp_path: Path) ->
     assert min(b - a for a, b in itertools.pairwise(old)) >= 10
     assert {b - a for a, b in itertools.pairwise(new)} == {10}
     assert [t for t in times if t >= end] == [end], "the same numbers are kept once"
+
+
+async def test_it_is_told_from_every_other_one(journal: Journal) -> None:
+    """By an id that stays with the file."""
+    first = journal.id
+    again = await reopened(journal)
+    assert again.id == first != ""
+    await again.close()
+    assert journal.path is not None
+    journal.path.unlink()
+    other = Journal(journal.path, lambda text: None)
+    await other.open()
+    assert other.id not in ("", first)
+    await other.close()

@@ -55,7 +55,7 @@ from remote.protocol import (
 from remote.recording import Recording
 from remote.samples import Sample
 from remote.since import Seen
-from tests.console.screen.story import BEGAN, Story
+from tests.console.screen.story import BEGAN, JOURNAL, Story
 
 FOLDER = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 40), (220, 60))
@@ -127,7 +127,8 @@ def _app(connect: Connect | list[Source], seen: Seen | None = None) -> StokerApp
     sources = connect if isinstance(connect, list) else [Source("ct200", connect, target=WAY)]
     app = StokerApp(sources, name="ct200", remember=False, strict=True)
     app.front.greeted = True
-    app.front.seen = seen
+    if seen is not None:
+        app.front.remembered = {JOURNAL: seen}
     return app
 
 

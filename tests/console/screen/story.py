@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import math
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,9 @@ from remote.protocol import (
 BEGAN = 1_796_140_000.0
 """The story's first second, for pictures that never change."""
 
+JOURNAL = "5a0e61d2c3b47f98"
+"""Which journal the story's agent writes."""
+
 BAD: Flags = {
     "mamba-scheduler-strategy": "extra_buffer",
     "mamba-ssm-dtype": "bfloat16",
@@ -156,6 +160,7 @@ class Story:
         self.began = now - 5_040
         self.random = random.Random(seed)
         self.servers = [Server(gpu) for gpu in range(gpus)]
+        self.journal = JOURNAL
         self.calls: list[Request] = []
         self.wanted = Subscribe()
         self.spec = TargetSpec(
@@ -516,6 +521,7 @@ class Story:
             swap=self.swap,
             alerts=list(self.alerts),
             verdict=self.verdict,
+            journal=self.journal,
         )
 
     def history(self, since: float, until: float, points: int) -> History:
@@ -865,7 +871,9 @@ def main() -> None:
             )
         return story
 
-    StokerApp(make, name="ct200", read_only=given.read_only).run()
+    app = StokerApp(make, name="ct200", read_only=given.read_only)
+    app.run()
+    sys.exit(app.return_code)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
 import console.app
 from console import away, prefs
 from console.app import StokerApp
+from console.looks import KEEP_S
 from console.model import Link, State, reduce
-from console.prefs import Seen
+from console.prefs import Prefs, Seen
 from console.screens.away import AwayScreen
 from console.screens.run import RunScreen
+from console.widgets.progress import ProgressHeader
 from remote.protocol import Event
+from tests.bench.terminal import Terminal
 from tests.console.screen.driver import driven
-from tests.console.screen.story import BEGAN, Story, connect
+from tests.console.screen.story import BEGAN, JOURNAL, Story, connect
+from tests.console.screen.test_terminal import STORY, environment
 
 
 def told(story: Story) -> State:
@@ -79,7 +86,7 @@ async def test_the_panel_comes_by_itself_after_a_night(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     now = time.time()
-    prefs.keep(seen={"ct200": Seen(now - 30_000, 2, 1_000, 1.9, now + 3_600)})
+    prefs.keep(seen={JOURNAL: Seen(now - 30_000, 2, 1_000, 1.9, now + 3_600)})
     app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, AwayScreen))
@@ -94,7 +101,7 @@ async def test_the_panel_comes_by_itself_after_a_night(
         await until(pilot, lambda: isinstance(app.screen, AwayScreen))
         await pilot.press("g")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
-    assert prefs.read().seen["ct200"].time >= now
+    assert prefs.read().seen[JOURNAL].time >= now
 
 
 def gone_for(app: StokerApp, seconds: float) -> None:
@@ -150,7 +157,7 @@ async def test_a_dialog_is_not_covered_by_the_panel() -> None:
 async def test_a_console_that_is_killed_has_remembered_and_forgets_nothing_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each minute, by target; one whose link is gone does not put an old look over a newer one."""
+    """Every few seconds, by journal; one whose link is gone puts no old look over a newer one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(console.app, "KEEP_S", 0.2)
@@ -158,12 +165,56 @@ async def test_a_console_that_is_killed_has_remembered_and_forgets_nothing_of_an
     app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
     async with app.run_test(size=(100, 30)) as pilot:
         prefs.keep(theme="light", seen={"ct300": Seen(now - 5)})
-        await until(pilot, lambda: prefs.read().seen.get("ct200", Seen()).time >= now)
+        await until(pilot, lambda: prefs.read().seen.get(JOURNAL, Seen()).time >= now)
         assert prefs.read().seen["ct300"] == Seen(now - 5)
         assert prefs.read().theme == "light"
         assert isinstance(app.front.feed, Story)
         app.front.feed.lose()
         await pilot.pause(0.5)
-        prefs.keep(seen={"ct200": Seen(now + 9_000)})
+        prefs.keep(seen={JOURNAL: Seen(now + 9_000)})
         await pilot.pause(0.5)
-    assert prefs.read().seen["ct200"] == Seen(now + 9_000)
+    assert prefs.read().seen[JOURNAL] == Seen(now + 9_000)
+
+
+async def test_another_target_of_the_same_name_was_never_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lab that is begun anew has the name of the last one and nothing else of it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    now = time.time()
+    old = {"ct200": Seen(now - 260_000, 2, 1_000, 1.9), "0123456789abcdef": Seen(now - 90_000)}
+    prefs.keep(seen=old)
+    async with driven(remember=True, now=now) as one:
+        await one.until(lambda: one.app.front.greeted)
+        assert one.app.front.seen is None
+        await one.keys("w")
+        await one.sees("never looked at from here before")
+        one.story.lose()
+        gone_for(one.app, 7_200)
+        one.story.journal = "fedcba9876543210"
+        one.story.now += 7_200
+        one.story.find()
+        await one.until(lambda: one.app.state.journal == one.story.journal)
+        await one.until(lambda: one.app.front.greeted)
+        assert one.app.front.seen is None
+        assert one.app.screen.query(ProgressHeader)
+    assert set(prefs.read().seen) == {*old, JOURNAL, "fedcba9876543210"}
+
+
+@pytest.mark.parametrize("sign", [None, signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_no_way_to_end_it_loses_what_was_seen(tmp_path: Path, sign: signal.Signals | None) -> None:
+    """A terminal that is gone, with and without its signal; a polite end; one without a last
+    word."""
+    terminal = Terminal(STORY, environment(tmp_path))
+    terminal.until("CUDA out of memory", 60)
+    terminal.drain(KEEP_S + 2)
+    asked = time.time()
+    if sign in (None, signal.SIGHUP):
+        os.close(terminal.main)
+    if sign is not None:
+        terminal.process.send_signal(sign)
+    status = terminal.process.wait(15)
+    assert status == (-sign if sign is signal.SIGKILL else 128 + (sign or signal.SIGHUP))
+    kept = msgspec.json.decode((tmp_path / "state/stoker/console.json").read_bytes(), type=Prefs)
+    assert kept.seen[JOURNAL].time > asked - KEEP_S - 2

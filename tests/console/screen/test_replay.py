@@ -166,14 +166,14 @@ async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
             before = app.replay.at
             await pilot.press("full_stop")
             assert app.replay.at == pytest.approx(before + (found.end - found.begin) / 50)
-            await app.seek(found.begin + 900)
+            await app.inbox.seek(found.begin + 900)
             await until("72/72")
             await until("×1.95")
             await pilot.press("greater_than_sign")
             await until("×60")
             await pilot.press("r")
             await until("read-only")
-            await app.seek(found.begin + 325)
+            await app.inbox.seek(found.begin + 325)
             await pilot.press("comma")
             await until("37/37")
 
@@ -198,21 +198,21 @@ async def test_what_was_wrong_then_is_told(tmp_path: Path) -> None:
 
             await until(lambda: "▶ replay" in screen())
             await pilot.press("z")
-            await app.seek(begin + 60)
+            await app.inbox.seek(begin + 60)
             await until(lambda: app.state.time == begin + 60)
             assert "208 h" not in screen()
-            await app.seek(begin + 130)
+            await app.inbox.seek(begin + 130)
             await until(lambda: "TOO LONG" in screen())
             assert not app.state.alerts
-            await app.seek(begin + 310)
+            await app.inbox.seek(begin + 310)
             await until(lambda: "over the 48 h allowed" in screen())
             await until(lambda: "the run ended (exit status 3)" in screen())
-            await app.seek(begin + 460)
+            await app.inbox.seek(begin + 460)
             await until(lambda: "GPU 1 stalled: no token came for 60 s" in screen())
             assert [a.code for a in app.state.alerts] == ["eta"]
-            await app.seek(begin + 600)
+            await app.inbox.seek(begin + 600)
             await until(lambda: app.state.servers[1].state != "stalled")
-            await app.seek(begin + 900)
+            await app.inbox.seek(begin + 900)
             await until(lambda: "×1.58" in screen())
             assert not app.state.alerts
             assert app.state.verdict is not None
@@ -296,7 +296,7 @@ async def test_run_and_logs_are_replayed_by_keys(tmp_path: Path, size: tuple[int
             await until(lambda: "▶ replay" in screen())
             await pilot.press("z")
             begin = found.epochs[0].since
-            await app.seek(begin + 300)
+            await app.inbox.seek(begin + 300)
             await pilot.press("g")
             await until(lambda: "1,200 / 9,000" in screen())
             assert all(len(line) <= size[0] for line in screen().splitlines())

@@ -59,6 +59,7 @@ async def fleet(
             kind = (kinds or {}).get(name, Story)
             stories[name] = kind(on_message, on_link, now=time.time(), elapsed=20, seed=number)
             stories[name].done += 20_000 * number
+            stories[name].journal = name
             return stories[name]
 
         return Source(name, make, read_only=name.endswith("-ro"))
