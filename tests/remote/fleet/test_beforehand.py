@@ -18,7 +18,7 @@ from remote.fleet.planning import refuse_take_over
 from remote.fleet.server import Foreign
 from remote.protocol import TargetSpec
 from tests.remote.fleet.conftest import Site, until
-from tests.remote.fleet.test_fleet import by_hand, pid_of
+from tests.remote.fleet.servers import by_hand, pid_of
 from tests.remote.fleet.test_swap import OLD, Journal, begin, ready_fleet, swap_to
 
 

@@ -21,8 +21,8 @@ from remote.paths import Workspace
 from remote.protocol import Swap
 from remote.sglang.causes import Cause
 from tests.remote.fleet.conftest import FAST, Site, until
+from tests.remote.fleet.servers import pid_of, report
 from tests.remote.fleet.test_canary import confirming
-from tests.remote.fleet.test_fleet import pid_of, report
 from tests.remote.fleet.test_swap import OLD, Journal, ready_fleet, swap_to
 
 

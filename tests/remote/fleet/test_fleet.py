@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import msgspec
 import pytest
 
 from console.lab import venv
 from console.lab.sim.settings import SimSettings
 from remote.agent import logs
-from remote.fleet import identity, knowledge, memory, processes, tail
+from remote.fleet import identity, knowledge, tail
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.records import Folder
-from remote.kernel_log import Xid
 from remote.paths import Workspace
 from tests.remote.fleet.conftest import FAST, Site, until
-
-
-def pid_of(fleet: Fleet, gpu: int) -> int:
-    pid = next(info.pid for info in fleet.infos() if info.gpu == gpu)
-    assert pid is not None
-    return pid
+from tests.remote.fleet.servers import chat, pid_of
 
 
 async def test_up_until_ready_then_down(site: Site) -> None:
@@ -207,93 +196,6 @@ async def test_a_taken_port_is_said_before_anything_is_started(site: Site) -> No
         await until(lambda: fleet.states()[1].state == "ready")
 
 
-def by_hand(site: Site, log: Path, *flags: str) -> subprocess.Popen[bytes]:
-    """A server as an operator starts it in a terminal."""
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", "/models/other"]
-    with log.open("wb") as out:
-        return subprocess.Popen(
-            [*command, "--port", str(site.base), *flags],
-            cwd=site.root,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-
-
-async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:
-    log = site.root / "hand.log"
-    model = ("--model-path", "/models/line\nbreak\x1b[2J")
-    hand = by_hand(site, log, "--mem-fraction-static", "0.85", *model)
-    try:
-        spec = site.spec()
-        fleet = site.fleet(spec)
-        await until(lambda: fleet.states()[0].state == "foreign", 10)
-        info = fleet.infos()[0]
-        assert info.pid == hand.pid
-        assert info.flags["mem-fraction-static"] == 0.85
-        assert info.log == str(log)
-        await until(lambda: fleet.infos()[0].max_running == 37)
-        # A run may use it: it is told of it, once.
-        await until(lambda: site.run.servers)
-        assert [(gpu, slots, epoch) for gpu, slots, epoch, _ in site.run.servers] == [(0, 37, None)]
-        with pytest.raises(FleetError, match="not started by Stoker"):
-            await fleet.up([0], epoch=site.epoch(spec), who="ann")
-        with pytest.raises(FleetError, match="not started by Stoker"):
-            await fleet.down([0], who="ann")
-        # There is a line break in its model's path, but none in what is told of it.
-        planned = await fleet.plan(
-            current=None, set_flags={}, unset_flags=[], strategy="all", gpus=[0]
-        )
-        told = site.events.texts("server.foreign") + planned.warnings
-        named = [text for text in told if "/models/line break [2J" in text]
-        assert len(named) == 2, told
-        assert all(text.isprintable() for text in told), told
-        assert hand.poll() is None
-    finally:
-        main = processes.identify(hand.pid)
-        assert main is not None
-        # Reaped first: a zombie of ours keeps its pid.
-        os.killpg(hand.pid, signal.SIGKILL)
-        await asyncio.to_thread(hand.wait)
-
-
-@contextlib.asynccontextmanager
-async def found_by_hand(site: Site, *flags: str) -> AsyncIterator[Fleet]:
-    """A fleet that has found a server which was started in a terminal."""
-    hand = by_hand(site, site.root / "hand.log", *flags)
-    fleet = site.fleet(site.spec())
-    try:
-        await until(lambda: fleet.states()[0].state == "foreign", 10)
-        yield fleet
-    finally:
-        await site.close(fleet)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(hand.pid, signal.SIGKILL)
-        await asyncio.to_thread(hand.wait)
-
-
-async def test_a_foreign_server_is_asked_with_its_own_key(site: Site) -> None:
-    async with found_by_hand(site, "--api-key", "theirs") as fleet:
-        await until(lambda: fleet.states()[0].lights.http)
-        assert "theirs" not in str(fleet.infos()[0])
-        assert "theirs" not in str(fleet.server(0).foreign)
-
-
-async def test_a_foreign_server_whose_key_cannot_be_read_says_so(site: Site) -> None:
-    (site.root / "key").write_text("hidden")
-    async with found_by_hand(site) as fleet:
-        await until(lambda: "needs its API key" in fleet.states()[0].phase)
-        assert fleet.states()[0].lights.http is not True
-        credentials = site.root / "credentials"
-        credentials.write_text("SGLANG_API_KEY=hidden\n")
-        credentials.chmod(0o600)
-        fleet.spec = msgspec.structs.replace(fleet.spec, credentials_file=str(credentials))
-        await until(lambda: fleet.states()[0].lights.http)
-        assert fleet.states()[0].phase == ""
-    (told,) = site.events.texts("server.key")
-    assert "SGLANG_API_KEY into credentials_file" in told
-
-
 async def test_the_key_of_our_own_servers_is_read_by_nobody_else(site: Site) -> None:
     credentials = site.root / "credentials"
     credentials.write_text("SGLANG_API_KEY='s3cret'\n")
@@ -309,110 +211,6 @@ async def test_the_key_of_our_own_servers_is_read_by_nobody_else(site: Site) -> 
     shown = logs.tail("gpu0", log, 100).lines
     assert any("api_key=***" in line for line in shown)
     assert not any("s3cret" in line for line in shown)
-
-
-def append(log: Path, text: str) -> None:
-    with log.open("a") as out:
-        print(text, file=out)
-
-
-async def test_a_sigterm_from_elsewhere_empties_the_server_and_is_obeyed(site: Site) -> None:
-    spec = site.spec(enable_metrics=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
-    first = pid_of(fleet, 0)
-    append(Path(fleet.infos()[0].log), time.strftime("[%Y-%m-%d %H:%M:%S] Error in request: x"))
-    append(Path(fleet.infos()[0].log), "Traceback (most recent call last):\nTemplateError: x")
-    asked = asyncio.create_task(chat(fleet.url(0), 150))
-    await until(lambda: fleet.states()[0].running)
-    os.kill(first, signal.SIGTERM)
-    await until(lambda: fleet.states()[0].state == "draining")
-    assert site.run.told[-1] == (0, "pause")
-    await until(lambda: "1 left" in fleet.states()[0].phase)
-    assert await asked == "stop"  # what it had is finished
-    await until(lambda: fleet.states()[0].state == "stopped")
-    assert "SIGTERM that did not come from here" in fleet.states()[0].cause
-    assert fleet.states()[0].phase == ""
-    assert not site.events.texts("server.failed")
-    assert not site.events.texts("server.restart")
-    assert len(site.events.texts("server.draining")) == 1
-
-
-async def test_a_drain_from_elsewhere_that_is_cut_short_is_no_failure(site: Site) -> None:
-    """As of a supervisor that sends SIGTERM, waits a while, and sends SIGKILL."""
-    spec = site.spec(fake_leak=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
-    pid = pid_of(fleet, 0)
-    os.kill(pid, signal.SIGTERM)
-    await until(lambda: "4 left" in fleet.states()[0].phase)
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: fleet.states()[0].state == "stopped")
-    assert "did not come from here, with 4 requests left" in fleet.states()[0].cause
-    assert not site.events.texts("server.failed")
-
-
-async def test_a_sigterm_to_a_foreign_server_ends_it_too_and_the_next_one_is_used(
-    site: Site,
-) -> None:
-    async with found_by_hand(site) as fleet:
-        await until(lambda: (0, "run") in site.run.told)
-        asked = asyncio.create_task(chat(fleet.url(0), 150))
-        await until(lambda: fleet.states()[0].running)
-        os.kill(pid_of(fleet, 0), signal.SIGTERM)
-        await until(lambda: site.run.told[-1] == (0, "pause"))
-        assert fleet.states()[0].state == "foreign"
-        assert await asked == "stop"
-        await until(lambda: fleet.states()[0].state == "stopped")
-    async with found_by_hand(site):
-        await until(lambda: site.run.told[-1] == (0, "run"))
-
-
-async def test_a_restart_of_the_machine_is_told_as_one(site: Site) -> None:
-    spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
-    server = fleet.server(0)
-    assert server.holder is not None
-    assert server.main is not None
-    await site.close(fleet)
-    os.kill(server.holder.pid, signal.SIGKILL)
-    processes.end_tree(server.main, None)
-    record = site.root / ".stoker" / "servers" / "0" / "running.json"
-    running = json.loads(record.read_text())
-    assert running["init"] == identity.birth(1)
-    record.write_text(json.dumps({**running, "init": "before"}))
-    again = site.fleet(spec)
-    (line,) = await again.adopt()
-    assert "the machine was restarted at 20" in line
-    await until(lambda: again.states()[0].state == "ready")
-
-
-async def test_the_kernels_killing_for_memory_is_told_as_that(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = site.root / "cgroup"
-    group.mkdir()
-    events = group / "memory.events"
-    events.write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n")
-    monkeypatch.setenv(memory.ENVIRON, str(group))
-    spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
-    first, second = pid_of(fleet, 0), pid_of(fleet, 1)
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: site.events.texts("server.failed"))
-    assert "kernel" not in site.events.texts("server.failed")[0]
-    events.write_text("low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\n")
-    os.kill(second, signal.SIGKILL)
-    await until(lambda: len(site.events.texts("server.failed")) == 2)
-    assert "killed by the kernel: the container's memory" in site.events.texts("server.failed")[1]
-    assert len(site.events.texts("host.oom")) == 1
-    await until(lambda: fleet.infos()[1].pid not in (None, second))  # it may go better
 
 
 async def test_a_parser_that_gave_no_answer_is_asked_again(
@@ -443,63 +241,6 @@ async def test_a_parser_that_gave_no_answer_is_asked_again(
         assert fleet.knowledge.catalogue.source == "parser"
     finally:
         await fleet.close()
-
-
-async def chat(url: str, tokens: int) -> str:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{url}/v1/chat/completions", json={"max_tokens": tokens}) as answer,
-    ):
-        body = await answer.json()
-        return str(body["choices"][0]["finish_reason"])
-
-
-async def test_down_waits_for_what_runs_where_it_cannot_be_continued(site: Site) -> None:
-    site.run.cannot = "this run does not keep them"
-    spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
-    asked = asyncio.create_task(chat(fleet.url(0), 100))
-    await until(lambda: fleet.states()[0].running)
-    await fleet.down([0], who="ann")
-    assert await asked == "stop"
-    assert site.run.told[-1] == (0, "pause")
-
-
-async def test_down_breaks_off_what_can_be_continued(site: Site) -> None:
-    spec = site.spec(drain=60.0)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
-    site.run.open[0] = 1
-    asked = asyncio.create_task(chat(fleet.url(0), 100_000))
-    await until(lambda: fleet.states()[0].running)
-    began = time.monotonic()
-    await fleet.down([0], who="ann")
-    assert time.monotonic() - began < 20
-    assert await asked == "abort"
-    assert (0, "abort") in site.run.told
-    (told,) = site.events.texts("server.aborted")
-    assert told == "GPU 0: 1 answers broken off, to be continued"
-
-
-async def test_down_aborts_after_the_bound_and_kills_a_drain_without_end(site: Site) -> None:
-    site.run.cannot = "this run does not keep them"
-    spec = site.spec(drain=0.5, fake_leak=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
-    main = pid_of(fleet, 0)
-    asked = asyncio.create_task(chat(fleet.url(0), 100_000))
-    await until(lambda: fleet.states()[0].running)
-    began = time.monotonic()
-    await fleet.down([0], who="ann")
-    assert await asked == "abort"
-    assert (0, "abort") in site.run.told
-    assert time.monotonic() - began < 12
-    assert identity.birth(main) is None
-    assert fleet.states()[0].state == "stopped"
 
 
 async def test_orphans_of_a_killed_server_are_ended(site: Site) -> None:
@@ -603,47 +344,3 @@ def test_log_is_rotated_between_two_servers_only(tmp_path: Path) -> None:
     assert aside == tmp_path / "sglang_gpu0.1.log"
     assert aside.stat().st_size == tail.ROTATE_OVER + 1
     assert not log.exists()
-
-
-def report(number: int) -> Xid:
-    return Xid("0000:41:00", number, "of the driver", time.time())
-
-
-async def test_the_drivers_report_explains_a_death(site: Site) -> None:
-    spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
-    # A fault of the program: it is started again. A lost card: it is not, and the rest go on.
-    site.reports.update({0: report(31), 1: report(79)})
-    first, second = pid_of(fleet, 0), pid_of(fleet, 1)
-    os.kill(first, signal.SIGKILL)
-    os.kill(second, signal.SIGKILL)
-    await until(lambda: fleet.infos()[0].pid not in (None, first))
-    await until(lambda: site.events.texts("server.set_aside"))
-    failed = sorted(site.events.texts("server.failed"))
-    assert failed[0].startswith("GPU 0: Xid 31 (of the driver); its log says: was killed by")
-    assert failed[1].startswith("GPU 1: Xid 79 (of the driver): the host must be rebooted; its")
-    (aside,) = site.events.texts("server.set_aside")
-    assert aside.startswith("GPU 1: not started again by itself")
-    assert fleet.states()[1].state == "failed"
-    assert "Xid 79" in fleet.states()[1].cause
-
-
-async def test_a_report_that_comes_after_the_death_stops_the_restart(site: Site) -> None:
-    site.gpus = 1
-    spec = site.spec()
-    fleet = site.fleet(spec, replace(FAST, restart_first=1.5))
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
-    os.kill(pid_of(fleet, 0), signal.SIGKILL)
-    await until(lambda: site.events.texts("server.restart"))
-    fleet.hurt(0)  # nothing is known that explains it
-    assert "Xid" not in fleet.states()[0].cause
-    site.reports[0] = report(79)
-    fleet.hurt(0)
-    assert "Xid 79" in fleet.states()[0].cause
-    await until(lambda: site.events.texts("server.set_aside"))
-    assert len(site.events.texts("server.starting")) == 1
-    fleet.hurt(0)  # told once
-    assert sum("Xid 79" in text for text in site.events.texts("server.failed")) == 1

@@ -20,7 +20,7 @@ from remote.sglang import source
 from tests import ports, real_engine
 from tests.real_engine import ENV, FLAGS, MODEL, PYTHON
 from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
-from tests.remote.fleet.test_fleet import pid_of
+from tests.remote.fleet.servers import pid_of
 from tests.remote.fleet.test_swap import Journal, begin
 
 pytestmark = real_engine.needed

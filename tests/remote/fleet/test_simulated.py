@@ -25,7 +25,7 @@ from remote.kernel_log import KernelLog, address
 from remote.protocol import Flags, FleetSpec, TargetSpec
 from tests import ports
 from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
-from tests.remote.fleet.test_fleet import pid_of
+from tests.remote.fleet.servers import pid_of
 from tests.remote.fleet.test_swap import Journal, begin
 
 pytestmark = pytest.mark.timeout(180)

@@ -17,7 +17,7 @@ from remote.fleet.records import Folder
 from remote.paths import Workspace
 from remote.protocol import Epoch, Flags, InFlight, Plan, StepName, Swap, SwapStep
 from tests.remote.fleet.conftest import FAST, Site, until
-from tests.remote.fleet.test_fleet import by_hand, chat, pid_of
+from tests.remote.fleet.servers import by_hand, chat, pid_of
 
 OLD: Flags = {"mamba-scheduler-strategy": "extra_buffer", "mem-fraction-static": 0.85}
 
