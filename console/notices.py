@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from console.model import ON, State, age, told_now
 from console.ram import full_in
-from console.reckon import outliers
+from console.reckon import outliers, silent
 from console.text import duration, size
 
 Level: TypeAlias = Literal["good", "info", "warning", "error"]
@@ -27,6 +27,9 @@ class Notice:
     gpu: int | None = None
     code: str = ""
 
+
+SILENT_S: Final = 15.0
+"""Seconds without a sign of life from a server that are worth a line."""
 
 AWAY_S: Final = 60.0
 """A phase of a start that takes longer, and twice what it took last time, is worth a line."""
@@ -55,6 +58,7 @@ def notices(state: State, now: float) -> list[Notice]:
 
     found += _down(state, "failed", "it ended without a word", "up")
     found += _down(state, "stalled", "no token is produced", "restart")
+    found += _silent(state, now)
     found += _away(state, now)
 
     shown = " ".join(n.text for n in found)
@@ -124,12 +128,12 @@ def notices(state: State, now: float) -> list[Notice]:
     return sorted(found, key=lambda n: _WEIGHT[n.level])
 
 
-def _down(state: State, status: str, silent: str, action: str) -> list[Notice]:
+def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:
     """Servers in a bad state, one notice a cause: eight with the same one are one thing to read."""
     causes: dict[str, list[int]] = {}
     for gpu, server in sorted(state.servers.items()):
         if server.state == status:
-            causes.setdefault(server.cause or silent, []).append(gpu)
+            causes.setdefault(server.cause or unsaid, []).append(gpu)
     return [
         Notice(
             "error",
@@ -140,6 +144,31 @@ def _down(state: State, status: str, silent: str, action: str) -> list[Notice]:
         )
         for cause, gpus in causes.items()
     ]
+
+
+def _silent(state: State, now: float) -> list[Notice]:
+    """Servers that give no sign of life for long enough to be worth a line."""
+    now = told_now(state, now)
+    mute = [
+        (gpu, server.silent_since, server.restart_at)
+        for gpu, server in sorted(state.servers.items())
+        if server.silent_since is not None and silent(server)
+        if now - server.silent_since >= SILENT_S
+    ]
+    if not mute:
+        return []
+    since = min(since for _, since, _ in mute)
+    gives = "gives" if len(mute) == 1 else "give"
+    text = (
+        f"GPU {', '.join(str(gpu) for gpu, _, _ in mute)} {gives} no sign of life for "
+        f"{duration(now - since)}"
+    )
+    ends = [at - began for _, began, at in mute if at is not None]
+    if ends:
+        they = "it is" if len(mute) == 1 else "they are"
+        text += f"; {they} restarted after {duration(max(ends))} of it"
+    gpu = mute[0][0] if len(mute) == 1 else None
+    return [Notice("warning", text, "logs", gpu, "server.silent")]
 
 
 def _away(state: State, now: float) -> list[Notice]:

@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Final
 
 from console.model import ON, State, told_at, touched
 from console.text import number, percent
-from remote.protocol import Progress
+from remote.protocol import Progress, ServerState
+
+WARM_S: Final = 30.0
+"""A server that serves for less has not filled its slots yet: its throughput says nothing."""
+
+
+def silent(server: ServerState) -> bool:
+    """Whether a server that is held to be up gives no sign of life."""
+    return server.silent_since is not None and server.state in ("ready", "draining", "foreign")
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ def fleet(state: State) -> Fleet:
     powers = [g.power_w for g in state.gpus.values() if g.power_w is not None]
     return Fleet(
         servers=len(state.numbers),
-        ready=sum(s.state == "ready" for s in servers),
+        ready=sum(s.state == "ready" and not silent(s) for s in servers),
         running=sum(s.running or 0 for s in servers),
         max_running=sum(
             info.max_running or 0
@@ -61,14 +70,16 @@ def outliers(state: State) -> list[Outlier]:
 
     A server counts as slow below 3/4 of the median throughput of at least three that run the same
     flags with the same slots, a card as hot from 85 °C or 12 K above the median. Servers that a
-    swap under way has begun with are still gathering speed.
+    swap under way has begun with, or that came back just now, are still gathering speed.
     """
     found: list[Outlier] = []
     swap = state.swap
     gathering = touched(swap) if swap is not None and swap.state == "doing" else ()
     alike: dict[tuple[int | None, int | None], dict[int, float]] = {}
     for server in state.servers.values():
-        if server.gpu in gathering or server.dispatch == "pause":
+        if server.gpu in gathering or server.dispatch == "pause" or silent(server):
+            continue
+        if server.serving_since is not None and state.time - server.serving_since < WARM_S:
             continue
         if server.state == "ready" and server.gen_tok_s is not None:
             info = state.infos.get(server.gpu)

@@ -94,6 +94,7 @@ def _server(state: State, gpu: int) -> dict[str, Any]:
         "flags": info.flags if info else {},
         "phase": server.phase if server else "",
         "cause": server.cause if server else "",
+        "silent_since": rfc3339(server.silent_since) if server else None,
     }
 
 
@@ -220,4 +221,6 @@ def _server_line(server: dict[str, Any]) -> str:
         f"Mamba {percent(server['mamba_usage'])}",
     ]
     tail = server["cause"] or server["phase"]
+    if server["silent_since"]:
+        tail = f"no sign of life since {server['silent_since']}"
     return "  ".join(parts) + (f"  {tail}" if tail else "")

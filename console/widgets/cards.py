@@ -55,6 +55,7 @@ STATE_SIGN = {
     "starting": ("◔", "info"),
     "draining": ("◑", "warn"),
     "stalled": ("▲", "bad"),
+    "silent": ("▲", "warn"),
     "failed": ("✖", "bad"),
     "stopped": ("○", "dim"),
     "foreign": ("◇", "warn"),
@@ -109,9 +110,17 @@ def _use(fraction: float | None) -> str:
     return "bad" if fraction >= 0.97 else "warn" if fraction >= 0.9 else "text"
 
 
-def _state(view: View) -> tuple[str, str]:
-    sign, style = STATE_SIGN.get(view.server.state, ("?", "warn"))
-    return sign, "dim" if view.faded else style
+def seen_as(server: ServerState) -> str:
+    """What a server is, a key of :data:`STATE_SIGN`: one that gives no sign of life is ``silent``,
+    whatever it was when it gave the last one."""
+    return "silent" if reckon.silent(server) else server.state
+
+
+def _state(view: View) -> tuple[str, str, str]:
+    """Sign, style and word."""
+    word = seen_as(view.server)
+    sign, style = STATE_SIGN.get(word, ("?", "warn"))
+    return sign, "dim" if view.faded else style, word
 
 
 def _spark(view: View, width: int, rows: int = 1) -> list[str]:
@@ -149,12 +158,15 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     wide = width - 1
     inner = wide - 4
     server, card = view.server, view.card
-    sign, tone = _state(view)
+    sign, tone, word = _state(view)
+    words = word
+    if word == "silent":
+        words = f"silent {duration(view.now - (server.silent_since or view.now))}"
     edge = (
         "bold accent"
         if view.focused
         else tone
-        if server.state in ("failed", "stalled")
+        if word in ("failed", "stalled", "silent")
         else "warn"
         if view.odd
         else "faint"
@@ -166,7 +178,7 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     ]
     slots = _slots(view)
     room = wide - 4 - width_of(head) - len(slots) - 4
-    head.append((f"{cut(server.state, max(3, room))} ", tone))
+    head.append((f"{cut(words, max(3, room))} ", tone))
     tail: list[Part] = [(f" {slots} ", "dim" if view.faded else "bold strong")]
     dashes = wide - 2 - width_of(head) - width_of(tail) - 1
     lines: list[Line] = [
@@ -221,7 +233,7 @@ def _card_body(view: View, width: int, height: int) -> list[Line]:
         doing, since = _phase(view)
         return [[doing], *past, [since]]
     shown = "dim" if view.faded else "text"
-    strong = "dim" if view.faded else "bold strong"
+    strong = "dim" if view.faded or server.gen_tok_s is None else "bold strong"
     speed: list[Part] = [
         (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else strong),
         (" tok/s", "dim"),
@@ -301,10 +313,9 @@ def row_columns(width: int) -> list[_Column]:
 def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     """One GPU in one line of exactly ``width`` cells."""
     server, card, info = view.server, view.card, view.info
-    sign, tone = _state(view)
+    sign, tone, label = _state(view)
     text = "dim" if view.faded else "text"
-    label: str = server.state
-    if server.state == "draining" and server.phase:
+    if label == "draining" and server.phase:
         label = visible(server.phase).removeprefix("draining: ").replace(" in flight", " left")
     past = next((wide for heading, wide, _ in columns if heading == ""), 0)
     number_of = f"{CHOSEN}{view.gpu:>2}" if view.focused else f"{view.gpu:>3}"

@@ -13,7 +13,7 @@ from console.logstyle import ERROR, log_style
 from console.patience import TooLongError, at_most
 from console.sift import LIMIT, SIFT_S, Filter, far, last_state
 from console.text import UNKNOWN, number, percent, plain, short, size
-from console.widgets.cards import STATE_SIGN
+from console.widgets.cards import STATE_SIGN, seen_as
 from console.widgets.paint import Part, gpu_style, spread
 from console.widgets.pane import Pane
 
@@ -181,10 +181,11 @@ class FilePane(LogPane):
             return super().name_parts(state)
         gpu = int(self.source[3:])
         server = state.servers.get(gpu)
-        sign, tone = STATE_SIGN.get(server.state if server else "stopped", ("?", "warn"))
+        word = "stopped" if server is None else seen_as(server)
+        sign, tone = STATE_SIGN.get(word, ("?", "warn"))
         parts: list[Part] = [(f" {gpu} ", f"bold {gpu_style(gpu)}"), (sign, tone)]
         if server is not None:
-            parts.append((f" {server.phase or server.state}", tone))
+            parts.append((f" {server.phase or word}", tone))
             if server.state == "ready":
                 info = state.infos.get(gpu)
                 slots = UNKNOWN if info is None else number(info.max_running)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 
 from remote.fleet import plan as swap_plan
+from remote.fleet import showing
 from remote.fleet.adoption import Adoption, recorded
 from remote.fleet.background import Background
 from remote.fleet.knowledge import Knowledge
@@ -200,15 +201,16 @@ class Fleet:
 
     def infos(self) -> list[ServerInfo]:
         """What changes only at a (re)start, one entry a GPU."""
-        return [server.info() for server in self._all()]
+        return [showing.info(server) for server in self._all()]
 
     def states(self) -> list[ServerState]:
         """What moves, one entry a GPU."""
-        return [server.state() for server in self._all()]
+        now = time.time()
+        return [showing.state(server, now) for server in self._all()]
 
     def readings(self) -> list[Reading]:
         """The run's view of every server."""
-        return [server.reading() for server in self._all()]
+        return [showing.reading(server) for server in self._all()]
 
     # --- Finding and watching ---
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,10 @@ class Probe:
     """Why the last question got no answer."""
     needs_key: bool = False
     """Asked for its load, it said that the key is wrong, or that none was given."""
+    answered_at: float = 0.0
+    """When any question was last answered, Unix seconds."""
+    missed: int = 0
+    """Questions without an answer since."""
     _open: set[str] = field(default_factory=set)
 
     async def _ask(
@@ -47,11 +52,14 @@ class Probe:
                 if kind == "loads":  # others may need none
                     self.needs_key = answer.status == 401
                 self.problem = "" if answer.status < 400 else f"{path} answers {answer.status}"
+                self.answered_at, self.missed = time.time(), 0
                 return answer.status, data
         except TimeoutError:
             self.problem = f"{path} gave no answer within {seconds:.0f} s"
+            self.missed += 1
         except (aiohttp.ClientError, OSError) as error:
             self.problem = f"{path}: {type(error).__name__}"
+            self.missed += 1
         finally:
             self._open.discard(kind)
         return None

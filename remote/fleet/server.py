@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
-from remote.fleet import identity, processes
+from remote.fleet import ending, processes
 from remote.fleet.identity import Process
 from remote.fleet.outside import Dispatch
 from remote.fleet.probe import Probe
 from remote.fleet.processes import Identity
+from remote.fleet.rate import Rate
 from remote.fleet.records import Exit, Folder, Launch, Ready
 from remote.fleet.restarts import Restarts
 from remote.fleet.tail import TAIL, Tail
 from remote.fleet.timing import Timing
-from remote.protocol import Flags, Lights, Reading, ServerInfo, ServerState, ServerStatus
+from remote.fleet.work import Work
+from remote.protocol import Flags, ServerStatus
 from remote.sglang.causes import Cause
 from remote.sglang.loads import Loads, ServerFacts
 from remote.sglang.loglines import LogReader
@@ -39,12 +39,6 @@ _FULL = 0.8
 """Share of its slots that makes a server count as full."""
 
 NEEDS_KEY = "needs its API key: put it as SGLANG_API_KEY into credentials_file"
-
-_SHUTDOWN = 600.0
-"""A machine that is started again was being shut down for no longer than so many seconds."""
-
-_FRESH = 10.0
-"""A token younger than this lights the tokens light."""
 
 
 @dataclass
@@ -110,17 +104,19 @@ class Server:
     facts: ServerFacts | None = None
 
     in_flight: int | None = None
-    _rates: deque[tuple[float, float]] = field(default_factory=deque)
-    _work: tuple[float, float] = (0.0, 0.0)
-    """What the counters and what the log told of its work, when last one of them moved."""
-    _work_at: float | None = None
-    _busy_since: float | None = None
-    _stalled_since: float | None = None
+    started_at: float | None = None
+    work: Work = field(default_factory=Work)
+    rate: Rate = field(init=False)
+    _heard_at: float = 0.0
+    """When its log last grew, or when it was first observed."""
+    _observed_at: float = 0.0
     _lost_since: float | None = None
     _gone_since: float | None = None
     _drains: bool = False
     """It was told to end by someone else, and that is known."""
-    _started_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.rate = Rate(self.timing.rate)
 
     # --- One life of the server ---
 
@@ -158,7 +154,7 @@ class Server:
             self._observe_log(Path(foreign.log), 0)
         else:
             self.tail, self.reader = None, LogReader()
-        self._started_at = foreign.started_at
+        self.started_at = foreign.started_at
         self._forget_numbers()
 
     def _observe_log(self, path: Path, offset: int) -> None:
@@ -167,12 +163,13 @@ class Server:
     def _forget_numbers(self) -> None:
         self.loads = self.metrics = self.facts = None
         self.loads_at = None
-        self.loads_failing = 0
+        self.loads_failing = self.probe.missed = 0
         self.probe.metrics_off = False
-        self._rates.clear()
-        self._work, self._work_at = (0.0, 0.0), None
+        self.rate.clear()
+        self.work = Work()
+        self._heard_at = self._observed_at = time.time()
         self._drains = False
-        self._busy_since = self._stalled_since = self._lost_since = self._gone_since = None
+        self._lost_since = self._gone_since = None
 
     def find_process(self) -> bool:
         """Look up the process of the present launch; False where its holder has not said yet."""
@@ -182,7 +179,7 @@ class Server:
         if running is None:
             return False
         self.main, self.holder = running.identity, running.holder_identity
-        self._started_at = running.began
+        self.started_at = running.began
         return self.main is not None
 
     def let_go(self) -> None:
@@ -243,6 +240,7 @@ class Server:
             data = tail.read()
             if data:
                 reader.feed(data, time.time())
+                self._heard_at, self.probe.missed = time.time(), 0
             if len(data) < TAIL:
                 return
 
@@ -309,47 +307,25 @@ class Server:
         if self.launch.wanted != "up":
             self.status, self.doing = "stopped", ""
             return "ended"
-        if (restart := self._machine_restarted()) is not None:
-            self.fail(restart)
-            return "failed"
-        if self.reader.draining and self.reader.cause is None:
-            left = f", with {self.reader.remaining} requests left" if self.reader.remaining else ""
-            text = f"ended by a SIGTERM that did not come from here{left}"
-            self.cause = Cause("ended", text, again=False)
-            self.status, self.doing = "stopped", ""
-            return "ended"
-        self.fail(self._cause_of_end())
-        return "failed"
-
-    def _machine_restarted(self) -> Cause | None:
-        """Host or container went down and took the server with it."""
-        assert self.launch is not None
         running = self.folder.running(self.launch.launch)
-        if running is None or not running.is_of_earlier_boot:
-            return None
-        began = identity.began(1)
-        if self.exit is not None and (began is None or began - self.exit.ended > _SHUTDOWN):
-            return None  # it had ended before
-        at = f" at {time.strftime('%Y-%m-%d %H:%M', time.gmtime(began))} UTC" if began else ""
-        return Cause("restart", f"the machine was restarted{at}, and it ended with it")
-
-    def _cause_of_end(self) -> Cause:
-        cause = self.reader.cause
-        if cause is not None:
-            return cause
-        serving = "while serving" if self.busy else "while idle"
-        phase = serving if self.ready is not None else f"while {self.reader.phase}"
-        if self.exit is None:
-            return Cause("unknown", f"ended {phase}; how is unknown, its holder was killed too")
-        return Cause("exit", f"{describe_status(self.exit.status)} {phase}")
+        served = self.ready is not None
+        cause = ending.judge(running, self.exit, self.reader, served=served, busy=self.busy)
+        if cause.code == ending.OUTSIDE:
+            self.status, self.cause, self.doing = "stopped", cause, ""
+            return "ended"
+        self.fail(cause)
+        return "failed"
 
     def _starting(self, now: float) -> Change | None:
         assert self.launch is not None
         up = self.reader.phase in ("starting HTTP", "warming up", "up")
         self.status = "warming" if up else "starting"
-        if now - self.launch.asked > self.start_seconds:
+        # One that says it is up may have served for days under an earlier agent that could not
+        # write so down: it has the time to prove itself anew.
+        since = self._observed_at if self.reader.fired_up else self.launch.asked
+        if now - since > self.start_seconds:
             why = self.reader.cause.text if self.reader.cause else self.probe.problem if up else ""
-            text = f"not ready after {self.start_seconds:.0f} s, still {self.phase}"
+            text = f"not ready after {self.start_seconds:.0f} s, still {self.starts_with}"
             self.fail(Cause("slow-start", f"{text}: {why}" if why else text))
             return "failed"
         return "fired up" if self.reader.fired_up else None
@@ -368,31 +344,50 @@ class Server:
         )
 
     def _working(self, now: float) -> Change | None:
-        # Either is enough: /metrics may answer late or not at all while tokens flow, and short
-        # answers end between two lines of the log.
         counted = (self.metrics.work_tokens or 0.0) if self.metrics is not None else 0.0
-        work = (counted, float(self.reader.work))
-        if work != self._work:
-            self._work, self._work_at = work, now
-        if not self.busy:
-            self._busy_since = None
-        elif self._busy_since is None:
-            self._busy_since = now
-        compiling = any(p.name in processes.COMPILERS for p in self.tree)
-        since = max(self._busy_since or now, self._work_at or 0.0)
+        work = self.work
+        work.look(counted, float(self.reader.work), busy=self.busy, now=now)
+        there = self.status in ("ready", "foreign") and self.dispatched not in ("pause", "abort")
+        work.serves(there and self.silent_since(now) is None, now)
         serves = self.status == "ready" or (self.status == "draining" and self.answers)
-        if serves and now - since > self.timing.stall and not compiling:
-            self.status, self.doing, self._stalled_since = "stalled", "", now
+        still = now - (work.stands_since or now)
+        if serves and still > self.timing.stall and not self._compiles:
+            self.status, self.doing, work.stalled_since = "stalled", "", now
             self.cause = Cause(
                 "stalled",
-                f"requests are in flight and no token came for {now - since:.0f} s"
+                f"requests are in flight and no token came for {still:.0f} s"
                 f"{': ' + self.probe.problem if self.probe.problem else ''}",
             )
             return "stalled"
-        if self.status == "stalled" and (self._work_at or 0.0) > (self._stalled_since or now):
-            self.status, self.cause, self._stalled_since = "ready", None, None
+        if self.status == "stalled" and work.moved_since_stall:
+            self.status, self.cause, work.stalled_since = "ready", None, None
             return "moves again"
         return None
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether kernels are being compiled: it may stand still as long as it likes."""
+        return any(p.name in processes.COMPILERS for p in self.tree)
+
+    def silent_since(self, now: float) -> float | None:
+        """Since when it gives no sign of life: questions stay unanswered one after the other, and
+        its log does not grow. None for one that does, and for one that need not."""
+        if self.main is None or not self.answers or self.status == "warming" or self._compiles:
+            return None
+        since = max(self._heard_at, self.probe.answered_at)
+        missed = self.probe.missed >= self.timing.silent_questions
+        return since if missed and now - since >= self.timing.silent else None
+
+    @property
+    def restart_at(self) -> float | None:
+        """When it is ended and started again if nothing moves any more; None where it is not."""
+        if self.held or self.foreign is not None:
+            return None
+        if self.work.stalled_since is not None:
+            return self.work.stalled_since + self.timing.stalled_restart
+        if self.status != "ready" or self.work.stands_since is None:
+            return None
+        return self.work.stands_since + self.timing.stall + self.timing.stalled_restart
 
     def fail(self, cause: Cause) -> None:
         """It has failed, and why."""
@@ -411,7 +406,7 @@ class Server:
     # --- What it does ---
 
     @property
-    def work(self) -> float:
+    def done(self) -> float:
         """Grows with every token; by counters where there are some, else by the log's lines."""
         if self.metrics is not None and self.metrics.work_tokens is not None:
             return self.metrics.work_tokens
@@ -449,17 +444,17 @@ class Server:
     @property
     def max_running(self) -> int | None:
         sources = (self.loads, self.facts, self.ready, self.reader.facts)
-        return _first(*(source.max_running for source in sources if source is not None))
+        return first(*(source.max_running for source in sources if source is not None))
 
     @property
     def max_mamba(self) -> int | None:
         sources = (self.facts, self.ready, self.reader.facts)
-        return _first(*(source.max_mamba for source in sources if source is not None))
+        return first(*(source.max_mamba for source in sources if source is not None))
 
     @property
     def kv_tokens(self) -> int | None:
         sources = (self.facts, self.ready, self.reader.facts)
-        return _first(*(source.kv_tokens for source in sources if source is not None))
+        return first(*(source.kv_tokens for source in sources if source is not None))
 
     @property
     def sglang(self) -> str | None:
@@ -478,28 +473,26 @@ class Server:
             self.doing = ""
         self.loads, self.loads_at, self.loads_failing = loads, now, 0
 
-    def took_metrics(self, metrics: Metrics | None, now: float) -> None:
-        """An answer of ``/metrics``."""
+    def took_metrics(self, metrics: Metrics | None, asked: float, answered: float) -> None:
+        """An answer of ``/metrics``, and when it was asked for and came."""
         if metrics is None:
             return
         self.metrics = metrics
-        if metrics.decode_tokens is None:
-            return
-        if self._rates and metrics.decode_tokens < self._rates[-1][1]:
-            self._rates.clear()
-        self._rates.append((now, metrics.decode_tokens))
-        while len(self._rates) > 2 and now - self._rates[0][0] > self.timing.rate:
-            self._rates.popleft()
+        if metrics.decode_tokens is not None:
+            self.rate.take(asked, answered, metrics.decode_tokens)
 
     def gen_tok_s(self, now: float) -> float | None:
         """Tokens decoded a second.
 
         From the counter of every step where metrics are on. Else the last Decode line's figure,
-        unless that is diluted by an idle time before it or has gone stale.
+        unless that is diluted by an idle time before it or has gone stale. None while it gives no
+        sign of life: what it did last is not what it does.
         """
-        if len(self._rates) >= 2 and now - self._rates[-1][0] < 3 * self.timing.metrics:
-            (t0, n0), (t1, n1) = self._rates[0], self._rates[-1]
-            return (n1 - n0) / (t1 - t0) if t1 > t0 else None
+        if self.silent_since(now) is not None:
+            return None
+        counted, at = self.rate.value, self.rate.at
+        if counted is not None and at is not None and now - at < 3 * self.timing.metrics:
+            return counted
         decode, at, gap = self.reader.decode, self.reader.decode_at, self.reader.decode_gap
         if not self.busy and self.loads is not None:
             return 0.0
@@ -508,125 +501,19 @@ class Server:
         return decode.gen_tok_s
 
     @property
-    def lights(self) -> Lights:
-        if not self.alive:
-            return Lights(process=False if self.status == "failed" else None)
-        now = time.time()
-        process = self.main is not None and self._lost_since is None and self._gone_since is None
-        http: bool | None = None
-        if self.loads_failing:
-            http = False if self.loads_at is not None or self.loads_failing > 2 else None
-        elif self.loads_at is not None:
-            http = True
-        tokens: bool | None = None
-        if self.status == "stalled":
-            tokens = False
-        elif self._work_at is not None and now - self._work_at < _FRESH:
-            tokens = True
-        elif self.busy:
-            tokens = now - max(self._work_at or 0, self._busy_since or now) < self.timing.stall / 3
-        return Lights(process=process, http=http, tokens=tokens)
-
-    # --- For others ---
-
-    def info(self) -> ServerInfo:
-        launch, foreign = self.launch, self.foreign
-        return ServerInfo(
-            gpu=self.gpu,
-            port=self.port,
-            pid=self.main.pid if self.main is not None and self.alive else None,
-            started_at=self._started_at if self.alive else None,
-            argv=launch.argv if launch else foreign.argv if foreign else [],
-            flags=launch.flags if launch else foreign.flags if foreign else {},
-            log=launch.log if launch else (foreign.log or "") if foreign else "",
-            epoch=launch.epoch if launch else None,
-            sglang=self.sglang,
-            max_running=self.max_running if self.alive else None,
-            max_mamba=self.max_mamba,
-            kv_tokens=self.kv_tokens,
-        )
-
-    def state(self) -> ServerState:
-        now = time.time()
-        serving = self.status in ("ready", "draining", "stalled", "foreign")
-        usage = self.reader.usage if serving else None
-        metrics = self.metrics if serving else None
-        loads = self.loads if serving else None
-        kv = _first(
-            loads.kv_usage if loads else None,
-            metrics.kv_usage if metrics else None,
-            usage.kv_usage if usage else None,
-        )
-        mamba = _first(
-            metrics.mamba_usage if metrics else None, usage.mamba_usage if usage else None
-        )
-        retractions = metrics.retractions if metrics else None
-        return ServerState(
-            gpu=self.gpu,
-            state=self.status,
-            lights=self.lights,
-            phase=self.phase,
-            phase_since=self.phase_since,
-            phase_usual_s=self._phase_usual_s,
-            running=self.running if serving else None,
-            queued=self.queued if serving else None,
-            gen_tok_s=self.gen_tok_s(now) if serving else None,
-            kv_usage=kv,
-            mamba_usage=mamba,
-            retractions=_first(retractions, self.reader.retractions) if serving else None,
-            dispatch=self.dispatched if self.in_flight is not None else "",
-            in_flight=self.in_flight,
-            cause=self.cause.text if self.cause is not None else "",
-        )
+    def has_its_processes(self) -> bool:
+        """Whether nothing of it is missing, as of the last look."""
+        return self.main is not None and self._lost_since is None and self._gone_since is None
 
     @property
-    def phase(self) -> str:
-        """What it is at, in words; empty while it simply serves."""
-        if self.doing:
-            return self.doing
-        if self.status not in ("starting", "warming"):
-            return ""
+    def starts_with(self) -> str:
+        """What its start is at, in words."""
         if self.reader.phase == "up":
             return "proving itself"
         percent = f" {self.reader.percent}%" if self.reader.percent is not None else ""
         return f"{self.reader.phase}{percent}"
 
-    @property
-    def phase_since(self) -> float | None:
-        if self.status in ("starting", "warming"):
-            return self.reader.phase_since or (self.launch.asked if self.launch else None)
-        return None
 
-    @property
-    def _phase_usual_s(self) -> float | None:
-        if self.before is None or self.status not in ("starting", "warming"):
-            return None
-        return self.before.phase_seconds.get(self.reader.phase) or None
-
-    def reading(self) -> Reading:
-        known = self.work if self.metrics is not None or self.reader.work else None
-        return Reading(
-            time=time.time(),
-            url=self.url,
-            alive=self.status in ("ready", "draining", "foreign"),
-            running=self.running,
-            queued=self.queued,
-            max_running=self.max_running,
-            tokens=None if known is None else int(known),
-        )
-
-
-def _first(*values: _N | None) -> _N | None:
+def first(*values: _N | None) -> _N | None:
+    """The first value that is known."""
     return next((value for value in values if value is not None), None)
-
-
-def describe_status(status: int | None) -> str:
-    """A wait status in words: ``ended with exit status 1``, ``was killed by SIGKILL``."""
-    if status is None:
-        return "ended, nobody knows how,"
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"

@@ -17,6 +17,8 @@ class Timing:
     """The whole process table, for members that have come."""
     loads: float = 3.0
     metrics: float = 3.0
+    answer: float = 3.0
+    """For an answer to either."""
     rate: float = 10.0
     """Tokens a second are the mean of so long."""
     info: float = 60.0
@@ -30,6 +32,10 @@ class Timing:
     """Requests in flight and no token for so long is a stall."""
     stalled_restart: float = 120.0
     """A server that has been stalled for so long is ended and started again."""
+    silent: float = 6.0
+    silent_questions: int = 3
+    """No answer to so many questions one after the other, and no line in its log for so long, is
+    silence."""
     lost_child: float = 3.0
     """A main process that outlives one of its children for so long has failed."""
     abort: float = 20.0

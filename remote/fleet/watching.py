@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -60,6 +61,7 @@ class Watch:
         """The launch whose failure was told last, by GPU."""
         self._proofs: dict[int, asyncio.Task[None]] = {}
         self._polls: dict[int, asyncio.Task[None]] = {}
+        self._stalls: dict[int, asyncio.Task[None]] = {}
         self._next_table = self._next_ports = 0.0
 
     async def go(self) -> None:
@@ -140,6 +142,8 @@ class Watch:
             change = server.look(table, time.time())
             if change is not None:
                 self._act(server, change)
+            if server.status == "stalled" and not server.held:
+                self._mind_stall(server)
 
     def _look_for_oom_kills(self) -> None:
         if count := self._oom_kills.look(time.time()):
@@ -162,9 +166,6 @@ class Watch:
             self._emit("server.stopped", f"GPU {gpu}: stopped{why}", gpu=gpu)
         elif change == "stalled":
             self._emit("server.stalled", f"GPU {gpu}: {cause}", gpu=gpu, level="error")
-            if not server.held:
-                self._operations.dispatch(server, "pause")
-                self._background.start(self._after_stall(server))
         elif change == "drains":
             text = f"GPU {gpu}: got a SIGTERM that did not come from here: nothing more is sent"
             text = f"{text} to it, and it ends once it is empty"
@@ -178,6 +179,14 @@ class Watch:
     async def _prove(self, server: Server) -> None:
         if not await self._operations.prove(server) and server.status == "failed":
             self.failed(server)
+
+    def _mind_stall(self, server: Server) -> None:
+        """Nothing more to it, and an end of it if that goes on; an action that had it in hand as
+        it stalled has let go of it."""
+        minded = self._stalls.get(server.gpu)
+        if minded is None or minded.done():
+            self._operations.dispatch(server, "pause")
+            self._stalls[server.gpu] = self._background.start(self._after_stall(server))
 
     async def _after_stall(self, server: Server) -> None:
         launch = server.launch
@@ -294,7 +303,7 @@ class Watch:
             "metrics": self._timing.metrics,
             "info": self._timing.info,
         }
-        next_at = dict.fromkeys(every, 0.0)
+        asked_at = dict.fromkeys(every, -math.inf)
         await asyncio.sleep(self._timing.loads * (gpu % 8) / 8)
         while True:
             server = next((s for s in self._servers() if s.gpu == gpu), None)
@@ -306,9 +315,11 @@ class Watch:
                     continue
                 if kind == "info" and server.status == "warming":
                     continue
-                if now >= next_at[kind]:
-                    slower = min(2.0 ** max(server.loads_failing - 1, 0), 4.0)
-                    next_at[kind] = now + every[kind] * slower
+                # One that goes on answering nothing need not be asked as often.
+                failing = server.loads_failing if kind == "loads" else server.probe.missed // 2
+                slower = min(2.0 ** max(failing - 2, 0), 4.0)
+                if now - asked_at[kind] >= every[kind] * slower:
+                    asked_at[kind] = now
                     self._background.start(self._ask(server, kind))
             await asyncio.sleep(min(every.values()) / 4)
 
@@ -332,7 +343,7 @@ class Watch:
     async def _ask(self, server: Server, kind: str) -> None:
         main = server.main
         if kind == "loads":
-            loads = await server.probe.loads()
+            loads = await server.probe.loads(self._timing.answer)
             if server.main is main:
                 keyless = server.doing != NEEDS_KEY
                 server.took_loads(loads, time.time())
@@ -340,9 +351,10 @@ class Watch:
                 if server.doing == NEEDS_KEY:
                     await self._ask_with_ours(server, new=keyless)
         elif kind == "metrics":
-            metrics = await server.probe.metrics()
+            asked = time.time()
+            metrics = await server.probe.metrics(self._timing.answer)
             if server.main is main:
-                server.took_metrics(metrics, time.time())
+                server.took_metrics(metrics, asked, time.time())
         else:
             facts = await server.probe.server_info()
             if facts is not None and server.main is main:

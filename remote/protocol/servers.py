@@ -64,6 +64,12 @@ class ServerState(Struct, frozen=True):
     """Requests that the run has open on this server."""
     cause: str = ""
     """Why it failed or stalled, one line."""
+    silent_since: float | None = None
+    """Since when it answers nothing and writes nothing, though it is there."""
+    restart_at: float | None = None
+    """When a silent server is ended and started again if it stays so."""
+    serving_since: float | None = None
+    """Since when it has been there for the run without a break."""
 
 
 class GpuState(Struct, frozen=True):

@@ -33,6 +33,8 @@ HEALTH_TIMEOUT_S = float(os.environ.get("SGLANG_HEALTH_CHECK_TIMEOUT") or 20)
 HEALTH_POLL_S = 1.0
 DRAIN_TICK_S = 5.0
 DISCONNECT_POLL_S = 4.0
+STOPPED_S = 2.0
+"""Without a look at the clock for so long, the process was stopped."""
 
 
 class Core:
@@ -70,6 +72,7 @@ class Core:
             max_queued=args.max_queued_requests,
         )
         self.engine = Engine(self.limits, self._emit)
+        self._seen, self._stood = time.monotonic(), 0.0
         self.engine.begin(self.now())
         self.startup = startup
         self.metrics = Metrics(config, self.engine, startup)
@@ -96,10 +99,14 @@ class Core:
 
     # --- the clock ---
 
-    @staticmethod
-    def now() -> float:
-        """Seconds of the engine's clock."""
-        return time.monotonic()
+    def now(self) -> float:
+        """Seconds of the engine's clock: it stands while the process is stopped, since a card does
+        not make up for that. Asked for at least every half second."""
+        seen = time.monotonic()
+        if seen - self._seen > STOPPED_S:
+            self._stood += seen - self._seen
+        self._seen = seen
+        return seen - self._stood
 
     def _emit(self, event: Line) -> None:
         self._lines.append(log.line(event, self.limits))
@@ -125,7 +132,9 @@ class Core:
         event = self.engine.next_event()
         loop = asyncio.get_running_loop()
         # The event loop keeps the same clock; a little late beats a little early and once more.
-        self._timer = loop.call_at(event + 0.0005, self.advance) if event is not None else None
+        self._timer = None
+        if event is not None:
+            self._timer = loop.call_at(event + self._stood + 0.0005, self.advance)
 
     def set_frozen(self, frozen: bool, stalled: bool) -> None:
         """The scheduler stopped answering (``frozen``) or only computing (``stalled``)."""

@@ -148,9 +148,10 @@ class Serving:
             due = up and since >= fault.after_s
             hung = fault.hang and due
             core.set_frozen(hung or self.family.frozen(), fault.stall and due)
+            now = core.now()
             if not core.frozen:
                 core.advance()
-                core.metrics.idle(core.now())
+                core.metrics.idle(now)
             # A stuck forward pass is counted; a stopped process counts nothing.
             working = core.engine.running or core.engine.waiting
             stuck = stuck + BEAT_S if hung and working else 0.0

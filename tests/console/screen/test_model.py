@@ -264,6 +264,50 @@ def test_servers_that_stay_out_for_long_are_told() -> None:
     assert after(120) == ["2 of 8 servers give nothing: GPU 2, 6 proving itself for 2m00s"]
 
 
+def quiet(state: State, seconds: float, *gpus: int) -> State:
+    """These servers have given no sign of life for so long."""
+    servers = dict(state.servers)
+    for gpu in gpus:
+        servers[gpu] = msgspec.structs.replace(
+            servers[gpu],
+            gen_tok_s=None,
+            silent_since=state.time - seconds,
+            restart_at=state.time - seconds + 210,
+        )
+    return replace(state, servers=servers)
+
+
+def test_a_server_without_a_sign_of_life_is_none_of_the_ready() -> None:
+    """Its card says since when at once, a line comes when it lasts."""
+    story, state = told()
+    state = replace(reduce(state, story.snapshot(), NOW), received=NOW)
+    assert reckon.fleet(quiet(state, 12, 3)).ready == 7
+    assert "server.silent" not in codes(quiet(state, 12, 3))
+    (one,) = [n for n in notices(quiet(state, 15, 3), NOW) if n.code == "server.silent"]
+    assert one.text == "GPU 3 gives no sign of life for 15s; it is restarted after 3m30s of it"
+    assert (one.level, one.gpu) == ("warning", 3)
+    (two,) = [n for n in notices(quiet(state, 20, 3, 5), NOW) if n.code == "server.silent"]
+    assert two.text.startswith("GPU 3, 5 give no sign of life for 20s; they are restarted")
+
+
+def test_a_server_that_came_back_just_now_is_no_outlier() -> None:
+    """It fills its slots first; what is slow after that is slow."""
+    story, state = told()
+    story.servers[5].speed = 0.5
+    state = reduce(state, story.snapshot(), NOW)
+
+    def odd(seconds: float) -> list[int]:
+        servers = dict(state.servers)
+        since = state.time - seconds
+        servers[5] = msgspec.structs.replace(servers[5], serving_since=since)
+        found = reckon.outliers(replace(state, servers=servers))
+        return [o.gpu for o in found if o.metric == "gen_tok_s"]
+
+    assert odd(2) == []
+    assert odd(29) == []
+    assert odd(31) == [5]
+
+
 def plain_text(lines: list[Line]) -> str:
     """What is read of painted lines."""
     return "\n".join("".join(text for text, _ in line) for line in lines)

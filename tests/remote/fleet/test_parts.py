@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from remote.fleet import environment, identity, memory, processes, tail
+from remote.fleet.ending import describe_status
 from remote.fleet.environment import EnvScriptError
 from remote.fleet.holder import MARK
 from remote.fleet.launcher import describe
 from remote.fleet.processes import Identity
 from remote.fleet.records import Exit, Folder, Launch, Ready, Running
 from remote.fleet.restarts import Restarts
-from remote.fleet.server import describe_status
 from remote.fleet.timing import Timing
 from tests.remote.fleet.conftest import until
 

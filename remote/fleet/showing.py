@@ -1,0 +1,121 @@
+"""A server as others are shown it: the console's view, and the run's."""
+
+from __future__ import annotations
+
+import time
+
+from remote.fleet.server import Server, first
+from remote.protocol import Lights, Reading, ServerInfo, ServerState
+
+_FRESH = 10.0
+"""A token younger than this lights the tokens light."""
+
+
+def info(server: Server) -> ServerInfo:
+    """What changes only at a (re)start."""
+    launch, foreign = server.launch, server.foreign
+    return ServerInfo(
+        gpu=server.gpu,
+        port=server.port,
+        pid=server.main.pid if server.main is not None and server.alive else None,
+        started_at=server.started_at if server.alive else None,
+        argv=launch.argv if launch else foreign.argv if foreign else [],
+        flags=launch.flags if launch else foreign.flags if foreign else {},
+        log=launch.log if launch else (foreign.log or "") if foreign else "",
+        epoch=launch.epoch if launch else None,
+        sglang=server.sglang,
+        max_running=server.max_running if server.alive else None,
+        max_mamba=server.max_mamba,
+        kv_tokens=server.kv_tokens,
+    )
+
+
+def state(server: Server, now: float) -> ServerState:
+    """What moves."""
+    serving = server.status in ("ready", "draining", "stalled", "foreign")
+    usage = server.reader.usage if serving else None
+    metrics = server.metrics if serving else None
+    loads = server.loads if serving else None
+    kv = first(
+        loads.kv_usage if loads else None,
+        metrics.kv_usage if metrics else None,
+        usage.kv_usage if usage else None,
+    )
+    mamba = first(metrics.mamba_usage if metrics else None, usage.mamba_usage if usage else None)
+    retractions = metrics.retractions if metrics else None
+    silent_since = server.silent_since(now)
+    return ServerState(
+        gpu=server.gpu,
+        state=server.status,
+        lights=lights(server, now),
+        phase=phase(server),
+        phase_since=_phase_since(server),
+        phase_usual_s=_phase_usual_s(server),
+        running=server.running if serving else None,
+        queued=server.queued if serving else None,
+        gen_tok_s=server.gen_tok_s(now) if serving else None,
+        kv_usage=kv,
+        mamba_usage=mamba,
+        retractions=first(retractions, server.reader.retractions) if serving else None,
+        dispatch=server.dispatched if server.in_flight is not None else "",
+        in_flight=server.in_flight,
+        cause=server.cause.text if server.cause is not None else "",
+        silent_since=silent_since,
+        restart_at=server.restart_at if silent_since is not None else None,
+        serving_since=server.work.serving_since,
+    )
+
+
+def reading(server: Server) -> Reading:
+    """The run's view of it."""
+    known = server.done if server.metrics is not None or server.reader.work else None
+    return Reading(
+        time=time.time(),
+        url=server.url,
+        alive=server.status in ("ready", "draining", "foreign"),
+        running=server.running,
+        queued=server.queued,
+        max_running=server.max_running,
+        tokens=None if known is None else int(known),
+    )
+
+
+def lights(server: Server, now: float) -> Lights:
+    """Whether its process, its HTTP and its tokens are there; None where that is not known."""
+    if not server.alive:
+        return Lights(process=False if server.status == "failed" else None)
+    http: bool | None = None
+    if server.loads_failing:
+        http = False if server.loads_at is not None or server.loads_failing > 2 else None
+    elif server.loads_at is not None:
+        http = True
+    tokens: bool | None = None
+    work = server.work
+    if server.status == "stalled":
+        tokens = False
+    elif work.moved_at is not None and now - work.moved_at < _FRESH:
+        tokens = True
+    elif server.busy:
+        tokens = now - (work.stands_since or now) < server.timing.stall / 3
+    return Lights(process=server.has_its_processes, http=http, tokens=tokens)
+
+
+def phase(server: Server) -> str:
+    """What it is at, in words; empty while it simply serves."""
+    if server.doing:
+        return server.doing
+    if server.status not in ("starting", "warming"):
+        return ""
+    return server.starts_with
+
+
+def _phase_since(server: Server) -> float | None:
+    if server.status in ("starting", "warming"):
+        return server.reader.phase_since or (server.launch.asked if server.launch else None)
+    return None
+
+
+def _phase_usual_s(server: Server) -> float | None:
+    if server.before is None or server.status not in ("starting", "warming"):
+        return None
+    return server.before.phase_seconds.get(server.reader.phase) or None

@@ -1,0 +1,46 @@
+"""The cards of the fleet, as they are painted."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from console.widgets.cards import View, card_lines, row_columns, row_line
+from remote.protocol import ServerInfo, ServerState
+
+READY = ServerState(gpu=3, state="ready", running=37, gen_tok_s=661.0, kv_usage=0.2)
+
+
+def view(server: ServerState) -> View:
+    info = ServerInfo(gpu=3, port=30003, max_running=37)
+    return View(3, info, server, None, (), 1000.0, frozenset(), False, False, 1_000_012.0)
+
+
+def card(server: ServerState, width: int = 34) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in card_lines(view(server), width))
+
+
+@pytest.mark.parametrize("width", [29, 34, 60])
+def test_a_silent_server_is_not_shown_as_ready(width: int) -> None:
+    """In amber, since when, and without the throughput that it had."""
+    silent = replace(READY, silent_since=1_000_000.0, gen_tok_s=None)
+    assert "● ready" in card(READY, width)
+    assert "661 tok/s" in card(READY, width)
+    shown = card(silent, width)
+    assert "▲ silent 12s" in shown
+    assert "ready" not in shown
+    assert "– tok/s" in shown
+    styles = {
+        style for line in card_lines(view(silent), width) for text, style in line if "▲" in text
+    }
+    assert styles == {"warn"}
+    row = "".join(text for text, _ in row_line(view(silent), row_columns(90), 90))
+    assert "▲ silent" in row
+    assert "ready" not in row
+
+
+def test_what_is_told_as_failed_stays_so() -> None:
+    """The cause is worth more than the silence that led to it."""
+    stalled = replace(READY, state="stalled", cause="no token for 90 s", silent_since=1_000_000.0)
+    assert "stalled" in card(stalled)
+    assert "no token for 90 s" in card(stalled)
