@@ -1,18 +1,32 @@
 """Deaths of servers, and the prompts that may have caused them.
 
 A prompt that is blamed for two deaths is sent once more with nothing else on its server, and is
-given up if that one dies, too.
+given up if that one dies, too. Several may be sent so at once, each to a server of its own; then a
+death is its prompt's only where no other server died at about the same time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from remote.generate.deaths import TOGETHER_S, Deaths
 from remote.generate.floor import Floor
 from remote.generate.job import Job
 from remote.generate.server import Server
+
+SEEN_S = 15.0
+"""How long it may take until all servers that died of the same thing are seen to be dead."""
+
+
+@dataclass
+class _Lone:
+    """A server died with nothing but this prompt in flight, while others had suspects, too."""
+
+    job: Job
+    server: Server
+    at: float
 
 
 class Crashes:
@@ -22,6 +36,8 @@ class Crashes:
         self._floor = floor
         self._settle = settle
         self._deaths = Deaths()
+        self._lone: list[_Lone] = []
+        """Whose verdict waits until other deaths would have been seen; suspects meanwhile."""
 
     def lost(self, server: Server) -> None:
         """Nobody listens there: what comes back is another process (the agent knows it itself)."""
@@ -72,15 +88,26 @@ class Crashes:
             floor.keeper.lose(job, server)  # it may be the cause
         for job in crashed:
             if job in floor.suspects:
-                floor.suspects.remove(job)
-                self._died_alone(server, job, at)
+                job.lone_deaths += 1
+                company = len(floor.suspects) > 1 or any(s.guest for s in floor.servers.values())
+                if company and job.lone_deaths < 2:
+                    self._lone.append(_Lone(job, server, at))
+                else:
+                    self._died_alone(server, job, at, at)
         floor.work.isolate()
         floor.changed()
 
-    def _died_alone(self, server: Server, job: Job, at: float) -> None:
+    def check(self, at: float) -> None:
+        """Once a second: judge those whose time has come."""
+        due = [lone for lone in self._lone if at >= lone.at + SEEN_S]
+        self._lone = [lone for lone in self._lone if at < lone.at + SEEN_S]
+        for lone in due:
+            self._died_alone(lone.server, lone.job, lone.at, at)
+
+    def _died_alone(self, server: Server, job: Job, died: float, at: float) -> None:
         """With nothing else in flight; but where others died, too, it gets one more try later."""
-        job.lone_deaths += 1
-        if self._deaths.others(job) and job.lone_deaths < 2:
+        self._floor.suspects.remove(job)
+        if self._deaths.others(job, died) and job.lone_deaths < 2:
             self._floor.work.later(job, at + TOGETHER_S)
             return
         reason = "three servers died with it in flight, the last one with nothing else"

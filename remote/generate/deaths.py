@@ -57,6 +57,7 @@ class Deaths:
                 job.deaths += 1
         return [job for job in jobs if job.deaths >= 2]
 
-    def others(self, job: Job) -> bool:
-        """Whether a server died within the last minute that did not have this prompt."""
-        return any(job not in death.jobs for death in self._recent)
+    def others(self, job: Job, at: float) -> bool:
+        """Whether a server that did not have this prompt died within the minute before ``at``, or
+        since."""
+        return any(job not in death.jobs for death in self._recent if death.at >= at - TOGETHER_S)

@@ -255,10 +255,11 @@ class Dispatcher:
                 floor.spawn(self.interruptions.give_back(server))
 
     def pace(self) -> None:
-        """Once a second: whether full servers do what they used to, or could do more; and whether
-        those that refused prompts are to be tried."""
+        """Once a second: whether full servers do what they used to, or could do more; whether those
+        that refused prompts are to be tried; and what is still to be judged."""
         at = time.monotonic()
         self.refusals.check()
         self.overload.check()
+        self.crashes.check(at)
         for server in self.servers.values():
             server.tick(at, sending=self.floor.sending)

@@ -122,7 +122,11 @@ class Seats:
         return self._floor.work.fresh and sum(job.witness for job in server.flying) >= WITNESSES
 
     def _seat_guests(self, at: float) -> None:
-        """A suspect waits until one server is empty, and then has it to itself."""
+        """A suspect waits until one server is empty, and then has it to itself.
+
+        While there is other work only one does. Later as many as there are empty servers, except
+        where a death of a suspect's server is to be told from others that came with it.
+        """
         floor = self._floor
         servers = floor.servers.values()
         for server in servers:
@@ -130,14 +134,27 @@ class Seats:
             if guest is not None and not server.usable and guest not in server.flying:
                 server.guest = None
                 floor.work.lonely.appendleft(guest)
-        if floor.work.lonely and not any(server.guest for server in servers):
-            able = [server for server in servers if server.room(at) > 0]
-            if able:
-                emptiest = min(able, key=lambda server: len(server.flying))
-                emptiest.guest = floor.work.lonely.popleft()
+        able = sorted(
+            (server for server in servers if server.room(at) > 0),
+            key=lambda server: len(server.flying),
+        )
+        for server in able:
+            guests = [server.guest for server in servers if server.guest is not None]
+            if guests and (server.flying or floor.work.others or any(map(_by_itself, guests))):
+                break
+            server.guest = self._next_guest(first=not guests)
         for server in servers:
             if server.guest is not None and server.usable and not server.flying:
                 self.send(server, server.guest, at)
+
+    def _next_guest(self, *, first: bool) -> Job | None:
+        """The suspect that waits longest; ``first``: there is no other one on any server."""
+        lonely = self._floor.work.lonely
+        for job in lonely:
+            if first or not _by_itself(job):
+                lonely.remove(job)
+                return job
+        return None
 
     def _read_ahead(self) -> None:
         work = self._floor.work
@@ -157,6 +174,11 @@ class Seats:
             work.reading = False
         self.pump()
         self._floor.changed()
+
+
+def _by_itself(suspect: Job) -> bool:
+    """Whether its server died at about the same time as others: no other suspect is sent now."""
+    return suspect.lone_deaths > 0
 
 
 def _fullness(server: Server) -> float:

@@ -63,6 +63,11 @@ class Work:
         """Whether there are prompts that were not sent yet."""
         return bool(self._fresh) or not self.exhausted
 
+    @property
+    def others(self) -> bool:
+        """Whether there are prompts to be sent that are under no suspicion."""
+        return self.fresh or bool(self._ready)
+
     def wanted(self, ahead: int) -> list[int]:
         """Indices to read so that ``ahead`` fresh prompts are at hand; they are marked taken."""
         need = ahead - len(self._fresh)

@@ -169,10 +169,11 @@ def test_a_prompt_that_walks_from_death_to_death_is_blamed() -> None:
     assert deaths.died(0.0, "a", [poison, first, both]) == []
     assert deaths.died(5.0, "b", [poison, second, both]) == [poison, both]
     assert (first.deaths, second.deaths) == (0, 0)
-    assert not deaths.others(poison)
+    assert not deaths.others(poison, 5.0)
     assert deaths.died(10.0, "c", [other]) == []
     assert (poison.deaths, both.deaths, other.deaths) == (0, 0, 0)
-    assert deaths.others(poison)
+    assert deaths.others(poison, 5.0), "and so it is, seen a while later"
+    assert not deaths.others(poison, 100.0)
 
 
 def test_two_poisons_at_once_are_both_blamed() -> None:

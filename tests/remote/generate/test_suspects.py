@@ -1,0 +1,135 @@
+"""Suspects: each alone on its server, several at once where there is nothing else to do."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from remote.generate.crashes import SEEN_S
+from remote.generate.deaths import TOGETHER_S
+from remote.generate.job import Job
+from remote.generate.trouble import TroubleError
+from tests.remote.generate.conftest import Generation, Served, wait_for
+from tests.remote.generate.desk import Desk
+from tests.remote.generate.test_blame import nothing_fresh, succeed
+from tests.remote.generate.test_run import check, indices
+
+
+def suspects(here: Desk, count: int) -> list[Job]:
+    """Prompts that were in flight in two deaths, in the queue."""
+    made = [here.job(index) for index in range(count)]
+    for job in made:
+        job.alone = True
+        here.dispatcher.work.again(job, 0.0, wait=False)
+    return made
+
+
+def breaks(here: Desk, number: int) -> None:
+    """The connections of one server break, and nobody listens there."""
+    server = here.servers[number]
+    for job in list(server.flying):
+        alone = server.guest is job
+        del server.flying[job]
+        server.guest = None
+        reset = TroubleError("reset", "connection lost")
+        here.dispatcher.failures.trouble(server, job, reset, alone=alone)
+
+
+async def test_each_server_takes_one_when_nothing_else_is_left(desk: Callable[..., Desk]) -> None:
+    """While there is other work one server is enough for them."""
+    here = desk()
+    nothing_fresh(here)
+    one, two = here.servers
+    first, second, third = suspects(here, 3)
+    other = here.job(9)
+    here.dispatcher.work.again(other, 0.0, wait=False)
+    here.dispatcher.pump()
+    assert (list(one.flying), list(two.flying)) == ([first], [other])
+    succeed(here, two, other)
+    here.dispatcher.pump()
+    assert (list(one.flying), list(two.flying)) == ([first], [second])
+    assert (one.guest, two.guest) == (first, second)
+    one.guest = None
+    succeed(here, one, first)
+    here.dispatcher.pump()
+    assert (list(one.flying), list(two.flying)) == ([third], [second])
+
+
+async def test_a_lone_death_beside_living_suspects_is_the_prompts(
+    desk: Callable[..., Desk],
+) -> None:
+    """Once it is seen that no other server died of the same thing."""
+    here = desk()
+    nothing_fresh(here)
+    one = here.servers[0]
+    first, second = suspects(here, 2)
+    here.dispatcher.pump()
+    breaks(here, 0)
+    here.dispatcher.crashes.lost(one)
+    at = time.monotonic()
+    here.dispatcher.crashes.check(at)
+    assert here.failed() == [] and not here.dispatcher.idle
+    here.dispatcher.crashes.check(at + SEEN_S)
+    assert here.failed() == [first.index]
+    assert second in here.servers[1].flying
+
+
+async def test_suspects_that_die_together_are_blamed_of_nothing(desk: Callable[..., Desk]) -> None:
+    """The machine may have failed: each is sent once more, and then no other one with it."""
+    here = desk()
+    nothing_fresh(here)
+    both = suspects(here, 2)
+    here.dispatcher.pump()
+    assert all(server.guest for server in here.servers)
+    for number in (0, 1):
+        breaks(here, number)
+    for server in here.servers:
+        here.dispatcher.crashes.lost(server)
+        server.breaker.close(0.0)
+    at = time.monotonic()
+    here.dispatcher.crashes.check(at + SEEN_S)
+    assert here.failed() == []
+    here.dispatcher.work.wake(at + SEEN_S + TOGETHER_S + 1)
+    assert set(here.dispatcher.work.lonely) == set(both)
+    here.dispatcher.pump()
+    assert sum(len(server.flying) for server in here.servers) == 1
+    third = here.job(7)
+    third.alone = True
+    here.dispatcher.work.again(third, 0.0, wait=False)
+    here.dispatcher.pump()
+    assert sum(len(server.flying) for server in here.servers) == 1, "not even a fresh suspect"
+
+
+def test_the_last_suspects_share_the_servers(
+    serve: Callable[..., Served], generation: Callable[..., Generation]
+) -> None:
+    """The prompt that kills has three deaths; the others are seen at work on several servers at the
+    same time, each alone on its own."""
+    run = generation(8)
+    servers = [serve(delay=3.0, poison="prompt 5 ") for _ in range(5)]
+    for server in servers[1:]:
+        server.kill()
+    run.start(*servers, options=("--concurrency", "8"))
+    assert servers[0].process.wait(20) == 9
+    servers[0].kill()
+    servers[0].start()
+    assert servers[0].process.wait(20) == 9
+    servers[0].kill()
+    for server in servers:
+        server.start()
+
+    def living() -> list[Served]:
+        return [server for server in servers if server.process.poll() is None]
+
+    def at_work() -> int:
+        with contextlib.suppress(OSError):  # died a moment ago
+            return sum(server.told()["running"] for server in living())
+        return 0
+
+    wait_for(lambda: at_work() >= 3, 40)
+    assert run.wait(90) == 1, run.text()
+    assert [server.told()["peak"] for server in living()] == [1] * 4
+    assert [(f["index"], f["outcome"]) for f in run.lines("failed.jsonl")] == [(5, "quarantined")]
+    assert indices(run) == [i for i in range(8) if i != 5]
+    check(run)
