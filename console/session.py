@@ -96,7 +96,9 @@ class Session:
             text = f"{self.target.name}: {self.link.text}: not within {CONNECT_S:.0f} s"
             raise LinkError(text, kind="timeout") from None
         if status.state == "failed":
-            raise LinkError(status.text, kind="unreachable")
+            why = self.client.error
+            usage = why is not None and why.kind == "usage"
+            raise LinkError(status.text, kind="usage" if usage else "unreachable")
 
 
 @asynccontextmanager

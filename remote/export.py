@@ -8,6 +8,7 @@ written as JSON text.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,10 @@ class ExportError(Exception):
     """One line: what is wrong and what to do."""
 
 
+class UsageError(ExportError):
+    """There is no such run, or nowhere to write to."""
+
+
 @dataclass
 class Exported:
     """What was written, and what could not be."""
@@ -61,13 +66,15 @@ def export(folder: Path, out: Path, *, set_aside: bool = False) -> Exported:
     try:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
     except ModuleNotFoundError:
-        raise ExportError("pyarrow is not installed in this Python: pip install pyarrow") from None
+        raise UsageError("pyarrow is not installed in this Python: pip install pyarrow") from None
     if not folder.is_dir():
-        raise ExportError(f"{folder}: no such run directory")
+        raise UsageError(f"{folder}: no such run directory")
     report = Exported(elsewhere=_elsewhere(folder))
     files = _files(folder, set_aside=set_aside)
     if not files:
-        raise ExportError(f"{folder}: no completion records here")
+        raise UsageError(f"{folder}: no completion records here")
+    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise UsageError(f"{out}: no file can be written there; name another one")
     schema = _schema()
     temporary = out.with_name(f".{out.name}.tmp")
     try:

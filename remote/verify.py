@@ -40,6 +40,10 @@ class CannotVerifyError(Exception):
     """There is nothing to audit: one line that says why."""
 
 
+class StorageError(CannotVerifyError):
+    """The bucket cannot be reached."""
+
+
 @dataclass
 class Report:
     """What an audit found. ``violations`` empty means that every law holds."""
@@ -458,7 +462,7 @@ def _bucket(manifest: dict[str, dict[str, Any]], source: S3Source, report: Repor
                 "S3: no credentials here: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from None
         except (errors.ConnectionError, errors.HTTPClientError) as error:
-            raise CannotVerifyError(f"S3: {error}") from None
+            raise StorageError(f"S3: {error}") from None
         except (errors.ClientError, errors.BotoCoreError, KeyError) as error:
             report.violation("not in the bucket", f"{name}: {place}: {error}")
             continue

@@ -8,7 +8,7 @@ import signal
 
 from console.lab.errors import LabError
 from console.lab.lab import Lab
-from console.lab.options import Options, check
+from console.lab.options import Options
 
 
 def command(options: argparse.Namespace) -> int:
@@ -25,7 +25,6 @@ def command(options: argparse.Namespace) -> int:
     )
     if options.headless and options.serve:
         raise LabError("--headless and --serve: one of the two")
-    check(asked)
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _leave)
     if options.headless:

@@ -27,7 +27,7 @@ from console import config
 from console.config import Target
 from console.lab import container, gpus, host_files, ports, prompts, s3, stoker_toml, venv
 from console.lab.container import Container
-from console.lab.errors import LabError
+from console.lab.errors import LabError, LabFailedError
 from console.lab.options import JOB, Known, Options, as_it_was
 from console.lab.service import Service
 from console.lab.sim import model
@@ -107,7 +107,7 @@ class Lab:
         """Raise LabError where a service has ended by itself: nothing goes on without it."""
         for service in self._services:
             if service.process.poll() is not None:
-                raise LabError(f"the lab's {service.name} has died: start the lab again")
+                raise LabFailedError(f"the lab's {service.name} has died: start the lab again")
 
     def cut(self) -> None:
         """Drop every SSH connection at once; what runs in the container is told nothing."""

@@ -64,13 +64,3 @@ def as_it_was(options: Options, known: Known, folder: Path) -> Options:
     if options.flags:
         raise LabError(f"{folder} holds a lab: change [fleet.flags] in its stoker.toml, not --set")
     return replace(options, gpus=known.gpus, sglang=known.sglang)
-
-
-def check(options: Options) -> None:
-    """Raise LabError where no lab could be so."""
-    if not 1 <= options.gpus <= 64:
-        raise LabError(f"--gpus {options.gpus}: 1 to 64 are possible")
-    if not options.speed > 0:  # nor is it no number
-        raise LabError(f"--speed {options.speed:g}: more than 0 is needed")
-    if options.count is not None and options.count < 1:
-        raise LabError(f"--count {options.count}: at least 1 is needed")

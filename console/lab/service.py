@@ -7,7 +7,7 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-from console.lab.errors import LabError
+from console.lab.errors import LabFailedError
 
 
 class Service:
@@ -27,7 +27,7 @@ class Service:
             )
 
     async def port(self, timeout: float = 60) -> int:
-        """The port it listens on. Raises LabError."""
+        """The port it listens on. Raises LabFailedError."""
         assert self.process.stdout is not None
         try:
             line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), timeout)
@@ -35,7 +35,7 @@ class Service:
         except (ValueError, TimeoutError):
             last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
             why = last[0] if last else "it said nothing"
-            raise LabError(f"the lab's {self.name} did not start: {why}") from None
+            raise LabFailedError(f"the lab's {self.name} did not start: {why}") from None
 
     def stop(self) -> None:
         """End it and wait for its end."""

@@ -59,6 +59,8 @@ AUTH_BACKOFF_S = 10.0
 """Hosts lock out clients that repeat failed logins; see OpenSSH's PerSourcePenalties."""
 REFUSED_BACKOFF_S = 30.0
 """Where a person has to change something, the way is tried again only now and then."""
+STANDING = ("refused", "usage", "undeployed")
+"""Kinds of errors that stay until a person has changed something."""
 EXITS = {3: "no agent", 4: "the agent ended", 5: "the console was silent"}
 
 State = Literal["connecting", "connected", "reconnecting", "read-only", "failed", "closed"]
@@ -138,7 +140,7 @@ class Client:
                     attempt = 0
                 wait = _pause(error, attempt)
                 attempt += 1
-                failed = error.kind in ("refused", "undeployed") or self.agent is None
+                failed = error.kind in STANDING or self.agent is None
                 self._tell("failed" if failed else "reconnecting", str(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
@@ -169,7 +171,7 @@ class Client:
         before the answer: then its fate is unknown and the events tell."""
         mutating = not isinstance(request, READ_ONLY)
         if mutating and self.target.read_only:
-            raise LinkError(f"{self.target.name} is read-only: this console only looks")
+            raise LinkError(f"{self.target.name} is read-only: this console only looks", "usage")
         try:
             async with asyncio.timeout(timeout):
                 await self._settled.wait()
@@ -240,7 +242,8 @@ class Client:
         if not python:
             raise LinkError(
                 f"agent_python is not set for {self.target.name}: name an interpreter in the "
-                "container that has the agent's libraries, then `stoker deploy`"
+                "container that has the agent's libraries, then `stoker deploy`",
+                "usage",
             )
         workspace = self.target.spec.workspace
         code = f"{workspace}/{STOKER_DIR}/code/current"
@@ -323,9 +326,9 @@ class Client:
             case Reply(id=number, result=result):
                 if (answer := self._calls.get(number)) and not answer.done():
                     answer.set_result(result)
-            case Failure(id=number, text=text, code=_):
+            case Failure(id=number, text=text, code=code):
                 if (answer := self._calls.get(number)) and not answer.done():
-                    answer.set_exception(LinkError(text))
+                    answer.set_exception(LinkError(text, "usage" if code == "usage" else "refused"))
             case Heartbeat():
                 pass
             case _:
@@ -409,6 +412,11 @@ class Client:
                 answer.set_exception(LinkError(text, "lost"))
 
     @property
+    def error(self) -> LinkError | None:
+        """Why there is no link."""
+        return self._error
+
+    @property
     def _host_alive(self) -> bool:
         return self._place is not None and self._place.host.alive
 
@@ -440,7 +448,7 @@ def _pause(error: LinkError, attempt: int) -> float:
     if isinstance(error, AuthError):
         base = AUTH_BACKOFF_S * (1 + min(attempt, 5))
         return base * random.uniform(1.0, 1.3)
-    if error.kind in ("refused", "undeployed"):
+    if error.kind in STANDING:
         return REFUSED_BACKOFF_S * random.uniform(0.8, 1.2)
     return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * random.uniform(0.5, 1.5)
 

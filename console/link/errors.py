@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["unreachable", "refused", "timeout", "lost", "undeployed"]
+Kind: TypeAlias = Literal["unreachable", "refused", "usage", "timeout", "lost", "undeployed"]
 
 
 class LinkError(Exception):
     """One line: what, and what to do.
 
     ``kind``: ``unreachable`` no answer from the machine; ``refused`` it answered and a person has
-    to change something; ``timeout`` no answer in time; ``lost`` the link went before the answer
+    to change something; ``usage`` the same, and it is what was asked, or the configuration, that is
+    wrong; ``timeout`` no answer in time; ``lost`` the link went before the answer
     came, so its fate is unknown; ``undeployed`` there is no agent yet.
     """
 

@@ -21,6 +21,10 @@ class VerbError(Exception):
     """Bad usage: one line that says what and what to do."""
 
 
+class NothingDoneError(Exception):
+    """Whoever was asked has said no."""
+
+
 def say(text: str) -> None:
     """A line for people, at once. It may hold what a server or its log said: no control sequence
     of theirs gets through."""
@@ -28,13 +32,18 @@ def say(text: str) -> None:
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Go on only after a yes. Raises VerbError where nobody can be asked or the answer is no."""
+    """Go on only after a yes. Raises VerbError where nobody can be asked,
+    NothingDoneError where the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise VerbError(f"{question} Nobody can be asked here: add --yes")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise VerbError("nothing was done")
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise NothingDoneError("nothing was done")
 
 
 @asynccontextmanager

@@ -7,12 +7,11 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from console.config import Target
-from console.link.client import LinkError
 from console.session import Session, session
 from console.verbs.common import VerbError, ask, say, simple, watched
 from remote.protocol import (
@@ -21,7 +20,6 @@ from remote.protocol import (
     Down,
     Flags,
     FlagValue,
-    InFlight,
     Plan,
     Restart,
     Rollback,
@@ -59,9 +57,6 @@ def flags(pairs: list[str]) -> Flags:
             raise VerbError(f"--set {pair}: FLAG=VALUE is needed")
         found[name.replace("_", "-")] = flag_value(value) if sign else True
     return found
-
-
-GOES_ON = "stoker: the swap goes on: see `stoker status`; `stoker confirm --back` takes it back"
 
 
 async def up(target: Target, gpus: list[int] | None, *, wait: bool) -> int:
@@ -134,83 +129,30 @@ async def down(target: Target, gpus: list[int] | None, *, yes: bool) -> int:
         return await here.until(ended)
 
 
-async def restart(
-    target: Target,
-    set_flags: Flags,
-    unset_flags: list[str],
-    strategy: Any,
-    gpus: list[int] | None,
-    *,
-    in_flight: InFlight,
-    at_once: int,
-    confirm_within: float | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
-    """``stoker restart``: show the plan, ask, and follow the swap to its end."""
+async def swap(target: Target, request: Restart | Rollback, *, yes: bool, as_json: bool) -> int:
+    """``stoker restart`` and ``rollback``: show the plan, ask, and follow the swap to its end.
 
-    def request(*, dry: bool, take_over: list[int]) -> Restart:
-        return Restart(
-            spec=target.spec,
-            set_flags=set_flags,
-            unset_flags=unset_flags,
-            strategy=strategy,
-            gpus=gpus,
-            in_flight=in_flight,
-            at_once=at_once,
-            confirm_within_min=confirm_within,
-            take_over=take_over,
-            dry_run=dry,
-        )
-
+    With ``dry_run`` the plan is all.
+    """
     async with session(target) as here:
-        try:
-            plan = await _show(here, request(dry=True, take_over=[]), as_json=as_json and dry_run)
-        except LinkError as error:
-            if error.kind == "refused" and (set_flags or unset_flags):
-                raise VerbError(str(error)) from None
-            raise
-    if dry_run:
+        plan = await _show(here, replace(request, dry_run=True), as_json and request.dry_run)
+    if request.dry_run:
         return 0
     # Without a link meanwhile: whoever is asked may take long, and the bridge leaves a silent one.
+    ask(_question(target, request, plan), yes=yes)
+    if isinstance(request, Restart):
+        request = replace(request, take_over=plan.take_over)
+    async with session(target) as here:
+        return await _swap(here, request)
+
+
+def _question(target: Target, request: Restart | Rollback, plan: Plan) -> str:
+    how = f"({request.strategy}, {request.in_flight})"
+    if isinstance(request, Rollback):
+        epoch = "the previous flags" if request.epoch is None else f"epoch {request.epoch}"
+        return f"Roll {_which(target, None)} back to {epoch} {how}?"
     ending = f", ending {len(plan.take_over)} not started by Stoker" if plan.take_over else ""
-    ask(f"Restart {_which(target, gpus)} ({strategy}, {in_flight}){ending}?", yes=yes)
-    async with session(target) as here:
-        return await _swap(here, request(dry=False, take_over=plan.take_over))
-
-
-async def rollback(
-    target: Target,
-    epoch: int | None,
-    strategy: Any,
-    *,
-    in_flight: InFlight,
-    at_once: int,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
-    """``stoker rollback``: show the plan, ask, and follow the swap back to an earlier epoch."""
-
-    def request(*, dry: bool) -> Rollback:
-        return Rollback(
-            spec=target.spec,
-            epoch=epoch,
-            strategy=strategy,
-            in_flight=in_flight,
-            at_once=at_once,
-            dry_run=dry,
-        )
-
-    async with session(target) as here:
-        await _show(here, request(dry=True), as_json=as_json and dry_run)
-    if dry_run:
-        return 0
-    which = f"{_which(target, None)} back to {_epoch(epoch)} ({strategy}, {in_flight})"
-    ask(f"Roll {which}?", yes=yes)
-    async with session(target) as here:
-        return await _swap(here, request(dry=False))
+    return f"Restart {_which(target, request.gpus)} {how}{ending}?"
 
 
 async def confirm(target: Target, *, back: bool, yes: bool) -> int:
@@ -226,11 +168,7 @@ def _which(target: Target, gpus: list[int] | None) -> str:
     return f"GPU {', '.join(map(str, gpus))} of {target.name}"
 
 
-def _epoch(epoch: int | None) -> str:
-    return "the previous flags" if epoch is None else f"epoch {epoch}"
-
-
-async def _show(here: Session, request: Restart | Rollback, *, as_json: bool) -> Plan:
+async def _show(here: Session, request: Restart | Rollback, as_json: bool) -> Plan:
     """What the request would do, printed beside what runs now; nothing is done."""
     plan = await here.call(request, timeout=180)
     assert isinstance(plan, Plan)

@@ -27,7 +27,7 @@ async def status(target: Target, *, as_json: bool) -> int:
             assert isinstance(batches, Batches)
             document = report.document(target.name, here.state, batches)
     except LinkError as error:
-        if as_json and error.kind != "refused":
+        if as_json and error.kind not in ("refused", "usage"):
             print(json.dumps(report.unreachable(target.name, time.time(), str(error))))
             return 3
         raise
@@ -53,7 +53,7 @@ async def logs(
     target: Target, server: str, *, count: int, grep: str, follow: bool, as_json: bool
 ) -> int:
     """``stoker logs``: the last lines of a server, of the run or of the agent; or follow them."""
-    source = f"gpu{server}" if server.isdigit() else server
+    source = f"gpu{int(server)}" if server.isdecimal() and len(server) < 4 else server
     try:
         wanted = re.compile(grep)
     except re.error as error:

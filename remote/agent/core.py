@@ -398,7 +398,8 @@ class Agent:
     def _check_workspace(self, spec: TargetSpec) -> None:
         root = self.workspace.root
         if Path(spec.workspace) != root and Path(spec.workspace).resolve() != root:
-            raise RequestError(f"this agent is of {root}, not of {spec.workspace}")
+            text = f"this agent is of {root}, not of {spec.workspace}"
+            raise RequestError(text, "usage")
 
     def _keep_spec(self, spec: TargetSpec) -> None:
         try:

@@ -62,7 +62,7 @@ class Reader:
             case ReadHistory():
                 until = request.until or time.time()
                 if not request.since < until:
-                    raise RequestError("history: `since` must be before `until`")
+                    raise RequestError("history: `since` must be before `until`", "usage")
                 return await journal.history(request.since, until, request.points)
             case ReadEvents():
                 limit = max(0, min(request.limit, 5000))
@@ -78,7 +78,7 @@ class Reader:
                 try:
                     return await fleet.knowledge.flags(fleet.spec)
                 except FleetError as error:
-                    raise RequestError(str(error)) from None
+                    raise RequestError(str(error), error.code) from None
         raise RequestError(f"{type(request).__name__}: not known here", "protocol")
 
     def log_path(self, source: str) -> Path | None:
@@ -121,7 +121,7 @@ class Reader:
     async def _read_log(self, asked: ReadLog) -> Result:
         path = self.log_path(asked.source)
         if path is None:
-            raise RequestError(f"no log called {asked.source!r}: gpu0 …, run or agent")
+            raise RequestError(f"no log called {asked.source!r}: gpu0 …, run or agent", "usage")
         request = msgspec.structs.replace(asked, lines=max(-10_000, min(asked.lines, 10_000)))
         if request.grep:
             return await self._search(request, path)
@@ -141,5 +141,7 @@ class Reader:
         async with self._searching:
             try:
                 return await search.search(request, path)
-            except (search.SearchError, OSError) as error:
+            except search.SearchError as error:
+                raise RequestError(str(error), error.code) from None
+            except OSError as error:
                 raise RequestError(str(error)) from None

@@ -33,11 +33,16 @@ CODE: Final = Path(__file__).resolve().parents[2]
 
 
 class SearchError(Exception):
-    """One line: why there is nothing."""
+    """One line: why there is nothing; ``code`` as :class:`remote.protocol.Failure` has it."""
+
+    def __init__(self, text: str, code: str = "refused") -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class _Failed(Struct, tag="failed"):
     text: str
+    code: str = "refused"
 
 
 class _Task(Struct):
@@ -71,9 +76,8 @@ async def search(
     except TimeoutError:
         way = "write it without a repetition inside a repetition, or anchor it"
         text = f"{request.grep!r} takes" if request.grep else "this search takes"
-        raise SearchError(
-            f"{text} over {seconds:.0f} s" + (f": {way}" if request.grep else "")
-        ) from None
+        text += f" over {seconds:.0f} s" + (f": {way}" if request.grep else "")
+        raise SearchError(text, "usage" if request.grep else "refused") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -84,7 +88,7 @@ async def search(
     except msgspec.DecodeError:
         raise SearchError(f"the search ended with status {process.returncode}") from None
     if isinstance(found, _Failed):
-        raise SearchError(found.text)
+        raise SearchError(found.text, found.code)
     return found
 
 
@@ -109,7 +113,7 @@ def _look(task: _Task) -> _Found:
     except OSError as error:
         return _Failed(f"{path}: {error.strerror}")
     except (re.error, OverflowError, RecursionError) as error:
-        return _Failed(f"grep {request.grep!r}: {error}")
+        return _Failed(f"grep {request.grep!r}: {error}", "usage")
 
 
 def _end_with_parent() -> None:

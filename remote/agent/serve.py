@@ -59,7 +59,10 @@ CALLS_OPEN = 64
 
 
 class RequestError(Exception):
-    """A request that is not done: one line that says what and what to do."""
+    """A request that is not done: one line that says what and what to do.
+
+    ``code`` says of what kind it is, as :class:`remote.protocol.Failure` has it.
+    """
 
     def __init__(self, text: str, code: str = "refused") -> None:
         super().__init__(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -24,7 +24,6 @@ from remote.protocol import (
     Done,
     Epoch,
     Flags,
-    InFlight,
     Restart,
     Result,
     Rollback,
@@ -73,22 +72,9 @@ class Swaps:
                 request.unset_flags,
             )
         except FleetError as error:
-            raise RequestError(str(error)) from None
+            raise RequestError(str(error), error.code) from None
         gpus = chosen(request.gpus, request.spec)
-        return await self._swap(
-            fleet,
-            wanted,
-            request.strategy,
-            gpus,
-            who,
-            request.why,
-            warnings=renamed,
-            in_flight=request.in_flight,
-            at_once=request.at_once,
-            confirm_within_min=request.confirm_within_min,
-            take_over=request.take_over,
-            dry_run=request.dry_run,
-        )
+        return await self._swap(fleet, wanted, request, who, request.why, gpus, renamed)
 
     async def rollback(self, request: Rollback, who: str) -> Result:
         """Begin a swap to an earlier epoch, or plan it. Raises RequestError."""
@@ -99,7 +85,8 @@ class Swaps:
         earlier = epochs.before(now, known, self._owner.journal.swaps.values())
         if request.epoch is not None and request.epoch not in known:
             ids = ", ".join(map(str, sorted(known))) or "none"
-            raise RequestError(f"there is no epoch {request.epoch}; there is: {ids}")
+            text = f"there is no epoch {request.epoch}; there is: {ids}"
+            raise RequestError(text, "usage")
         if request.epoch is None and not earlier:
             raise RequestError(
                 "there is no earlier epoch with other flags that worked, to go back to"
@@ -110,34 +97,19 @@ class Swaps:
             else max(earlier, key=lambda epoch: epoch.id)
         )
         why = f"rollback to epoch {target.id}"
-        return await self._swap(
-            fleet,
-            target.flags,
-            request.strategy,
-            None,
-            who,
-            why,
-            in_flight=request.in_flight,
-            at_once=request.at_once,
-            dry_run=request.dry_run,
-        )
+        return await self._swap(fleet, target.flags, request, who, why)
 
     async def _swap(
         self,
         fleet: Fleet,
         wanted: Flags,
-        strategy: Literal["rolling", "all", "canary"],
-        gpus: list[int] | None,
+        request: Restart | Rollback,
         who: str,
         why: str,
-        *,
-        in_flight: InFlight,
-        at_once: int,
+        gpus: list[int] | None = None,
         warnings: Sequence[str] = (),
-        confirm_within_min: float | None = None,
-        take_over: Sequence[int] = (),
-        dry_run: bool = False,
     ) -> Result:
+        restart = request if isinstance(request, Restart) else Restart(spec=request.spec)
         old = epochs.current(fleet.infos(), self._owner.journal.epochs)
         base = old.flags if old is not None else self._owner.known_spec.fleet.flags
         set_flags, unset_flags = epochs.delta(base, wanted)
@@ -146,21 +118,21 @@ class Swaps:
                 current=old,
                 set_flags=set_flags,
                 unset_flags=unset_flags,
-                strategy=strategy,
+                strategy=request.strategy,
                 gpus=gpus,
-                in_flight=in_flight,
-                at_once=at_once,
-                confirm_within_min=confirm_within_min,
+                in_flight=request.in_flight,
+                at_once=request.at_once,
+                confirm_within_min=restart.confirm_within_min,
                 expected_tokens=expected_tokens(
                     self._owner.run.progress, self._owner.known_spec.run.max_tokens
                 )[0],
             )
         except FleetError as error:
-            raise RequestError(str(error)) from None
+            raise RequestError(str(error), error.code) from None
         plan = replace(plan, warnings=[*warnings, *plan.warnings])
-        if dry_run or plan.swap is None:
+        if request.dry_run or plan.swap is None:
             return plan
-        if unasked := sorted({*plan.take_over} - {*take_over}):
+        if unasked := sorted({*plan.take_over} - {*restart.take_over}):
             raise RequestError(
                 f"not started by Stoker: pid {', '.join(map(str, unasked))}: a restart ends it "
                 "only after the plan that names it was confirmed (`stoker restart`)",
@@ -192,7 +164,7 @@ class Swaps:
             return await self._run_swap(fleet, swap, old, new)
 
         # Nothing was waited for since it was seen that nobody else is at work.
-        what = f"restart ({strategy}), {', '.join(plan.diff) or 'same flags'}"
+        what = f"restart ({request.strategy}), {', '.join(plan.diff) or 'same flags'}"
         await self._turns.take(what, who, work, wait=0.0)
         await asyncio.shield(kept)
         return replace(plan, swap=swap)
@@ -206,7 +178,7 @@ class Swaps:
             text = await fleet.decide(keep=request.keep, who=who)
         except FleetError as error:
             self._owner.journal.ended(action, f"refused: {error}")
-            raise RequestError(str(error)) from None
+            raise RequestError(str(error), error.code) from None
         self._owner.journal.ended(action, text)
         self._owner.emit("action", text, who=who)
         return Done(text)

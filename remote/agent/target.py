@@ -35,5 +35,6 @@ def chosen(gpus: list[int] | None, spec: TargetSpec, known: Iterable[int] = ()) 
     there = {*range(spec.fleet.gpus), *known}
     wrong = [gpu for gpu in gpus if gpu not in there]
     if wrong or not gpus:
-        raise RequestError(f"no GPU {', '.join(map(str, wrong))}: 0 to {spec.fleet.gpus - 1}")
+        text = f"no GPU {', '.join(map(str, wrong))}: 0 to {spec.fleet.gpus - 1}"
+        raise RequestError(text, "usage")
     return sorted(set(gpus))

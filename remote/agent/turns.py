@@ -75,7 +75,7 @@ class Turns:
                 self._owner.journal.ended(action, f"failed: {error}")
                 if told.is_set():
                     self._owner.emit("action.failed", f"{what}: {error}", level="error", who=who)
-                raise RequestError(str(error)) from None
+                raise RequestError(str(error), error.code) from None
             except asyncio.CancelledError:
                 raise
             except Exception as error:

@@ -19,7 +19,7 @@ from remote.fleet.background import Background
 from remote.fleet.knowledge import Knowledge
 from remote.fleet.launcher import Launcher
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, Report, RunSide
+from remote.fleet.outside import Emit, FleetError, Report, RunSide, UsageError
 from remote.fleet.planning import Planner, Wish, refuse_take_over
 from remote.fleet.probe import Probe
 from remote.fleet.records import Folder
@@ -172,7 +172,7 @@ class Fleet:
             return [self.server(gpu) for gpu in range(self._spec.fleet.gpus)]
         for gpu in gpus:
             if not 0 <= gpu < self._spec.fleet.gpus:
-                raise FleetError(
+                raise UsageError(
                     f"there is no GPU {gpu}: this target has 0 to {self._spec.fleet.gpus - 1}"
                 )
         return [self.server(gpu) for gpu in sorted(set(gpus))]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from remote.fleet import installed
 from remote.fleet.launcher import Launcher
-from remote.fleet.outside import Emit, FleetError
+from remote.fleet.outside import Emit, FleetError, UsageError
 from remote.fleet.server import Server
 from remote.protocol import FlagCatalogue, Flags, TargetSpec
 from remote.sglang import capacity, dialect
@@ -129,10 +129,10 @@ class Knowledge:
             else:
                 flags = {name: sglang_flags.typed(value) for name, value in flags.items()}
         except FlagError as error:
-            raise FleetError(str(error)) from error
+            raise UsageError(str(error)) from error
         hybrid = self.model.hybrid if self.model is not None else None
         if refused := refusals(flags, self.is_new, card=self._card(), hybrid=hybrid):
-            raise FleetError("; ".join(refused))
+            raise UsageError("; ".join(refused))
         return flags, said
 
     def changed(
@@ -153,7 +153,7 @@ class Knowledge:
                 said = []
             flags = sglang_flags.changed(old, set_flags, unset_flags)
         except FlagError as error:
-            raise FleetError(str(error)) from error
+            raise UsageError(str(error)) from error
         flags, _ = self.checked(flags)
         return flags, said
 

@@ -10,6 +10,16 @@ Dispatch: TypeAlias = Literal["run", "pause", "abort", "redo"]
 class FleetError(Exception):
     """It was not done; one line that says why and what to do."""
 
+    code = "refused"
+    """Of what kind it is, as :class:`remote.protocol.Failure` has it."""
+
+
+class UsageError(FleetError):
+    """What was asked for can never be done: flags that SGLang does not take, a number that is
+    none."""
+
+    code = "usage"
+
 
 class InVainError(FleetError):
     """The same, and another try would end the same way."""

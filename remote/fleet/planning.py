@@ -11,7 +11,7 @@ from remote.fleet import processes
 from remote.fleet.knowledge import Knowledge
 from remote.fleet.launcher import describe, one_line
 from remote.fleet.operations import Operations
-from remote.fleet.outside import FleetError
+from remote.fleet.outside import FleetError, UsageError
 from remote.fleet.server import Server
 from remote.protocol import Epoch, Flags, InFlight, Plan, Swap, TargetSpec
 from remote.sglang import dialect
@@ -178,7 +178,7 @@ def refuse_take_over(server: Server) -> None:
 
 def _check_bounds(wish: Wish) -> None:
     if wish.at_once < 1:
-        raise FleetError(f"at once: 1 server or more, not {wish.at_once}")
+        raise UsageError(f"at once: 1 server or more, not {wish.at_once}")
     minutes = wish.confirm_within_min
-    if minutes is not None and not 0 < minutes < _LONGEST_CONFIRM_MIN:
-        raise FleetError(f"confirm within: minutes from above 0 to a week, not {minutes:g}")
+    if minutes is not None and not 0 < minutes <= _LONGEST_CONFIRM_MIN:
+        raise UsageError(f"confirm within: minutes from above 0 to a week, not {minutes:g}")

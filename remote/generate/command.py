@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from remote.arguments import Parser
 from remote.generate import sampling
 from remote.generate.outcomes import KEPT
 from remote.generate.settings import Settings, UsageError
@@ -23,9 +24,9 @@ KEY_VARIABLES = ("STOKER_API_KEY", "OPENAI_API_KEY")
 """Where the servers' API key is looked for, in the credentials file and the environment."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Flags of ``python -m remote.generate``."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="python -m remote.generate",
         description="Generate completions for a file of prompts on OpenAI-compatible servers. "
         "SIGTERM drains; the same command again resumes. Exit status: 0 every prompt done; 1 "

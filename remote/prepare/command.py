@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from remote.arguments import Parser, whole
 from remote.prepare.errors import PrepareError, RecipeError
 
 
@@ -26,6 +27,7 @@ def main(
     after: Path | None = None,
     keep_work: bool = False,
     debug: bool = False,
+    prog: str = "prepare",
 ) -> int:
     """Prepare a prompts file; messages go to standard error, the report to standard output.
 
@@ -40,6 +42,7 @@ def main(
         after: an earlier output that the new one is to begin with.
         keep_work: keep the work folder, so that other quotas need no second reading.
         debug: show tracebacks.
+        prog: what the command is called in front of an error.
 
     Returns:
         0 done; 1 done with a shortfall, or something failed on the way; 2 the recipe is at
@@ -67,12 +70,12 @@ def main(
         if not keep_work:
             build.remove_work(output)
     except RecipeError as error:
-        return _fail(error, 2, debug=debug)
+        return _fail(error, 2, prog=prog, debug=debug)
     except PrepareError as error:
-        return _fail(error, 1, debug=debug)
+        return _fail(error, 1, prog=prog, debug=debug)
     except OSError as error:
         name = error.filename or output
-        return _fail(PrepareError(f"{name}: {error.strerror or error}"), 1, debug=debug)
+        return _fail(PrepareError(f"{name}: {error.strerror or error}"), 1, prog=prog, debug=debug)
     except KeyboardInterrupt:
         progress.say("interrupted; the same command goes on where it was")
         return 130
@@ -86,11 +89,11 @@ def main(
     return 1 if short or not len(built.chosen) else 0
 
 
-def _fail(error: PrepareError, status: int, *, debug: bool) -> int:
+def _fail(error: PrepareError, status: int, *, prog: str, debug: bool) -> int:
     if debug:
         raise error
     text = " ".join(str(error).split())
-    print(f"prepare: {text}", file=sys.stderr)
+    print(f"{prog}: {text}", file=sys.stderr)
     return status
 
 
@@ -121,7 +124,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def check(output: Path, run: Path, *, json: bool = False) -> int:
+def check(output: Path, run: Path, *, json: bool = False, prog: str = "prepare") -> int:
     """Compare the counted prompt tokens with the ``usage`` of a run's first replies."""
     from remote.prepare import check as checks
     from remote.prepare.output import rows_path
@@ -129,7 +132,7 @@ def check(output: Path, run: Path, *, json: bool = False) -> int:
     try:
         found = checks.compare(rows_path(output), run)
     except PrepareError as error:
-        return _fail(error, 1, debug=False)
+        return _fail(error, 1, prog=prog, debug=False)
     if json:
         print(jsonlib.dumps({"good": found.good, **dataclasses.asdict(found)}))
     else:
@@ -146,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     parser.add_argument(
-        "--workers", type=_positive, metavar="N", help="processes (default: cores, at most 8)"
+        "--workers", type=whole(1, 1024), metavar="N", help="processes (default: cores, at most 8)"
     )
     parser.add_argument(
         "--base",
@@ -175,18 +178,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
 def run(argv: Sequence[str]) -> int:
     """``python -m remote.prepare``."""
-    parser = argparse.ArgumentParser(
-        prog="prepare", description="Build a prompts file from datasets, reproducibly."
-    )
+    parser = Parser(prog="prepare", description="Build a prompts file from datasets, reproducibly.")
     add_arguments(parser)
     return dispatch(parser, parser.parse_args(argv))
 
@@ -200,7 +194,7 @@ def dispatch(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
             print(f"{name}  {path}")
         return 0
     if arguments.check is not None:
-        return check(arguments.output, arguments.check, json=arguments.json)
+        return check(arguments.output, arguments.check, json=arguments.json, prog=parser.prog)
     if arguments.recipe is None:
         parser.error("a recipe is needed (--list names the shipped ones)")
     return main(
@@ -213,4 +207,5 @@ def dispatch(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         after=arguments.after,
         keep_work=arguments.keep_work,
         debug=arguments.debug,
+        prog=parser.prog,
     )

@@ -51,6 +51,9 @@ class Failure(Struct, tag="failure", frozen=True):
     id: int
     text: str
     code: str = "refused"
+    """``usage``: what was asked cannot be meant, and asking again would not help; ``busy``,
+    ``no-servers``, ``take-over``, ``refused``: it is how things stand; ``internal``: a fault of
+    the agent's; ``protocol``: this agent does not know such requests."""
 
 
 class Heartbeat(Struct, tag="heartbeat", frozen=True):

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from console.cli import main, parse
+from console.arguments import VERBS, parse
+from console.cli import HANDLERS, main
+from console.config import VERBS as RESERVED_NAMES
 from console.config import Target, load
 from console.verbs.common import VerbError, say
 from console.verbs.fleet import flag_value, flags, plan_lines
@@ -31,30 +33,34 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
-def name(words: list[str]) -> str:
-    return str(parse(words).handler.__name__)
-
-
 @pytest.mark.parametrize(
-    ("words", "handler"),
+    ("words", "verb"),
     [
-        ([], "_console"),
-        (["ct200"], "_console"),
-        (["--read-only"], "_console"),
-        (["--config", "status", "ct200"], "_console"),
-        (["status"], "_status"),
-        (["--config", "x.toml", "status", "--json"], "_status"),
-        (["run", "start", "--prompts", "p.jsonl"], "_run"),
-        (["verify", "somewhere"], "_verify"),
+        ([], ""),
+        (["ct200"], ""),
+        (["--read-only"], ""),
+        (["--config", "status", "ct200"], ""),
+        (["status"], "status"),
+        (["--config", "x.toml", "status", "--json"], "status"),
+        (["run", "start", "--prompts", "p.jsonl"], "run start"),
+        (["--config", "x.toml", "run", "--yes", "pause"], "run pause"),
+        (["verify", "somewhere"], "verify"),
     ],
 )
-def test_dispatch(words: list[str], handler: str) -> None:
-    assert name(words) == handler
+def test_dispatch(words: list[str], verb: str) -> None:
+    assert parse(words).verb == verb
+
+
+def test_every_verb_has_a_handler_and_no_target_may_be_called_so() -> None:
+    assert {*HANDLERS} == {"", *VERBS}
+    assert {name.partition(" ")[0] for name in VERBS} <= {*RESERVED_NAMES}
 
 
 def test_options_before_the_verb_count() -> None:
     options = parse(["--config", "x.toml", "status", "ct200", "--json"])
     assert (options.config, options.target, options.json) == ("x.toml", "ct200", True)
+    options = parse(["--config", "x.toml", "run", "start", "ct200"])
+    assert (options.config, options.target) == ("x.toml", "ct200")
 
 
 def test_a_target_behind_a_list_option_is_given_back(config: str) -> None:
@@ -106,7 +112,10 @@ def test_flag_values() -> None:
         (["status", "c"], 2, "no target 'c'"),
         (["statsu"], 2, "did you mean 'status'"),
         (["status"], 2, "several targets (a, b)"),
-        (["up", "--gpu", "x", "--", "a"], 2, "numbers from 0 on"),
+        (["up", "--gpu", "x", "--", "a"], 2, "stoker up: --gpu x: numbers from 0 to 63"),
+        (["up", "--gpu", "-1", "--", "a"], 2, "--gpu -1: numbers from 0 to 63"),
+        (["up", "--gpu", "99999999999999999999", "--", "a"], 2, "numbers from 0 to 63"),
+        (["export", "/nowhere", "x.parquet"], 2, "stoker export: /nowhere: no such run directory"),
         (["down", "--yes", "--gpu", "a"], 2, "--gpu a: that is the target"),
         (["restart", "--set", "a"], 2, "--set a: that is the target"),
         (["restart", "a", "--set", "=3"], 2, "FLAG=VALUE"),
@@ -164,11 +173,61 @@ def test_what_a_server_says_cannot_move_the_cursor(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "gpu 0: failed: ␛[2Jboom␇\n"
 
 
-def test_as_a_command() -> None:
-    command = [sys.executable, "-m", "console.cli", "verify"]
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("verify", "stoker verify: the following arguments are required: RUN_DIR; "),
+        ("logs 0 -n -5", "stoker logs: -n: '-5': a whole number from 0 to 10,000 is needed; "),
+        ("logs 0 -n 1e3", "-n: '1e3': a whole number"),
+        ("logs 0 -n 99999999999999999999", "from 0 to 10,000"),
+        ("restart --confirm-within -3", "stoker restart: --confirm-within: '-3': a number above 0"),
+        ("restart --confirm-within nan", "a number above 0 to 10080"),
+        ("restart --confirm-within inf", "a number above 0 to 10080"),
+        ("restart --at-once 0", "--at-once: '0': a whole number from 1 to 64"),
+        ("rollback --at-once -1", "stoker rollback: --at-once: '-1'"),
+        ("rollback --epoch 0", "--epoch: '0': a whole number from 1"),
+        ("restart --strategy fast", "--strategy: invalid choice: 'fast'"),
+        ("run", "stoker run: the following arguments are required: start|pause|"),
+        ("run halt", "stoker run: start|pause|resume|stop|retry-failed: invalid choice: 'halt'"),
+        ("run resume --concurrency 0", "'0': a whole number from 1 to 100,000 is needed, or auto"),
+        ("status --jsn", "stoker status: --jsn: not known here (did you mean --json?); "),
+        ("status a b", "stoker status: b: not known here; `stoker status --help` shows"),
+        ("--config", "stoker: --config: expected one argument; `stoker --help`"),
+        ("serve --port 70000", "--port: '70000': a whole number from 0 to 65,535"),
+        ("lab --gpus 0", "stoker lab: --gpus: '0': a whole number from 1 to 64"),
+        ("lab --count 0", "stoker lab: --count: '0'"),
+        ("lab --speed nan", "stoker lab: --speed: 'nan': a number above 0"),
+        ("lab --speed 0", "--speed: '0': a number above 0"),
+        ("prepare x --workers 0", "stoker prepare: --workers: '0': a whole number from 1"),
+        ("prepare", "stoker prepare: a recipe is needed"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_one_line(
+    words: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words.split())
+    out, err = capsys.readouterr()
+    assert (caught.value.code, out) == (2, "")
+    assert text in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["console.cli verify", "remote.prepare", "remote.generate"])
+def test_as_a_command(words: str) -> None:
+    command = [sys.executable, "-m", *words.split()]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert "RUN_DIR" in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert "--help` shows what it takes" in run.stderr
+
+
+def test_help_tells_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("", *VERBS):
+        with pytest.raises(SystemExit) as caught:
+            main([*verb.split(), "--help"])
+        assert caught.value.code == 0
+        assert "usage: stoker" in capsys.readouterr().out
 
 
 def _infos(*slots: int | None) -> list[ServerInfo]:

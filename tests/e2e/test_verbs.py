@@ -75,7 +75,13 @@ async def test_the_verbs(tmp_path: Path) -> None:
         assert "Decode batch" in await stoker("logs", "0", "-n", "50")
         assert "fired up" in await stoker("logs", "1", "--grep", "fired up")
         assert "Starting generation" in await stoker("logs", "run", "--grep", "Starting")
-        assert await stoker("logs", "9", status=1)
+        assert "no log called 'gpu9'" in await stoker("logs", "9", status=2)
+        assert "grep '(?u)a'" in await stoker("logs", "0", "--grep", "(?u)a", status=2)
+        assert "no GPU 12: 0 to 1" in await stoker("up", "--gpu", "12", status=2)
+        assert "no GPU 12: 0 to 1" in await stoker("down", "--gpu", "12", "--yes", status=2)
+        said = await stoker("rollback", "--epoch", "77", status=2)
+        assert "stoker rollback: there is no epoch 77; there is: 1" in said
+        assert "no swap is under way" in await stoker("confirm", "--yes", status=1)
 
         await stoker("run", "pause")
         await watch.until(

@@ -52,7 +52,7 @@ def stoker(folder: Path, *words: str) -> Said:
     )
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("stoker: ")
+    assert done.stderr.startswith(f"stoker {words[0]}")
     return Said(done.returncode, done.stderr)
 
 
