@@ -193,7 +193,7 @@ def test_lab_in_a_folder_with_something_in_the_way(tmp_path: Path) -> None:
 def test_speed_that_is_no_number(tmp_path: Path) -> None:
     """No server would ever be up."""
     said = stoker(tmp_path, "lab", "--headless", "--speed", "nan")
-    assert "--speed nan: more than 0 is needed" in said.line
+    assert "stoker lab: --speed: 'nan': a number above 0" in said.line
     assert said.status == 2
 
 
