@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from remote.generate.ledger import Entry
 from remote.generate.opening import Opened
 from remote.generate.progress import Meter
+from remote.generate.reasons import Reasons
 from remote.generate.records import Batch
 from remote.generate.recovery import ASIDE, DONE, FAILED
 from remote.protocol import Progress
@@ -60,6 +61,8 @@ class Accounts:
             self.enter(batch)
         self.retries: Counter[str] = Counter()
         """Attempts that gave no answer that counts, by cause."""
+        self.reasons = Reasons()
+        """Why this process gave prompts up."""
         self.continued = 0
         """Answers that were interrupted and went on."""
         self.tokens_kept = 0

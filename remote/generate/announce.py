@@ -55,7 +55,19 @@ def concerns(
             "are not held against their schemas (pip install jsonschema-rs)"
         )
     if all(server.breaker.is_open for server in servers):
-        yield "no server answers: start them (stoker up); waiting for them"
+        alone = settings.agent is None
+        do = "see that they run, and that --server is right" if alone else "start them (stoker up)"
+        yield f"no server answers: {do}; waiting for them"
+
+
+def waiting(servers: list[Server], most: float) -> str:
+    """What the run waits for before it begins; ``most``: s that it does."""
+    silent = [server.url for server in servers if server.breaker.is_open]
+    names = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+    return (
+        f"waiting up to {most:.0f} s for a first short answer of {names}: if that is not where "
+        "servers run, stop (Ctrl+C) and correct --server"
+    )
 
 
 def short_of_disk(settings: Settings, opened: Opened, accounts: Accounts) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from remote.arguments import Parser
 from remote.generate import sampling
 from remote.generate.outcomes import KEPT
+from remote.generate.ranges import out_of_range
 from remote.generate.settings import Settings, UsageError
 from remote.protocol import ANSWERED, POLICY, S3Spec
 
@@ -90,6 +91,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         request = None
     if not isinstance(request, dict):
         raise UsageError("--request: a JSON object of request fields")
+    if wrong := out_of_range(request):
+        raise UsageError(f"--request: {wrong}")
     if arguments.endpoint == "generate":
         try:
             sampling.check_request(request)

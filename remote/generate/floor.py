@@ -116,4 +116,6 @@ class Floor:
         """For good: an answer that is still under way elsewhere comes too late."""
         self.withdraw(job)
         self.keeper.count_lost(job.partial, None)
+        if text := self.accounts.reasons.note(job.index, outcome, reason):
+            self.say(text)
         self.outbox.put(requests.given_up(job, server.url, outcome, reason, status))

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from remote.generate import linesums
 from remote.generate.records import PromptsEntry
 
 _CHUNK = 4 << 20
@@ -150,7 +151,19 @@ def open_prompts(
         head = _read_head(index)
         if same and head is not None and (head.sha256, head.lines) == (last.sha256, last.lines):
             return Prompts(path, last, index), known
-    head, shorter = _build(path, index, last, tell)
+    with _Build(path, index, last, tell) as made:
+        return _take(made, known, extend=extend)
+
+
+def _take(
+    made: _Build, known: list[PromptsEntry], *, extend: bool
+) -> tuple[Prompts, list[PromptsEntry]]:
+    """The file that was just indexed, where it is the run's; else the old index stays.
+
+    :raises PromptsError: it is not, or has grown.
+    """
+    path, head = made.path, made.head
+    last = known[-1] if known else None
     entry = PromptsEntry(
         path=str(path),
         sha256=head.sha256,
@@ -160,21 +173,36 @@ def open_prompts(
         inode=head.inode,
     )
     if last is None:
-        return Prompts(path, entry, index), [entry]
-    if entry.sha256 == last.sha256:
-        return Prompts(path, entry, index), [*known[:-1], entry]
-    if shorter != last.sha256:
-        index.unlink(missing_ok=True)
+        entries = [entry]
+    elif entry.sha256 == last.sha256:
+        entries = [*known[:-1], entry]
+    elif made.shorter != last.sha256:
         raise PromptsError(
-            f"{path}: not the prompts that this run began with (its first {last.lines} lines "
-            "differ); put the old file back or choose another --output"
+            f"{path}: not the prompts that this run began with ({_what_differs(made, last)}); put "
+            "the old file back or choose another --output"
         )
-    if not extend:
+    elif not extend:
         raise PromptsError(
             f"{path}: has grown from {last.lines} to {entry.lines} lines since this run began; "
             "add --extend to generate the new ones too"
         )
-    return Prompts(path, entry, index), [*known, entry]
+    else:
+        entries = [*known, entry]
+    made.keep()
+    return Prompts(path, entry, made.index), entries
+
+
+def _what_differs(made: _Build, last: PromptsEntry) -> str:
+    """Between the file as it is now and as it was, in a few words."""
+    found = linesums.difference(linesums.path_of(made.index), last.sha256, made.sums)
+    if found is None:
+        return f"something in its first {last.lines:,} lines differs"
+    first, count = found
+    if not count:
+        return f"it ends after line {first:,} of {last.lines:,}"
+    if count == 1:
+        return f"line {first + 1:,} differs, and no other"
+    return f"line {first + 1:,} is the first that differs"
 
 
 def _read_head(index: Path) -> _Head | None:
@@ -188,32 +216,71 @@ def _read_head(index: Path) -> _Head | None:
     return head if size == _HEAD + 8 * (head.lines + 1) else None
 
 
-def _build(
-    path: Path, index: Path, last: PromptsEntry | None, tell: Callable[[str], None]
-) -> tuple[_Head, str]:
-    """Index the file; also the sha256 of its first ``last.bytes`` bytes ("" if it is shorter)."""
-    temporary = index.with_name(index.name + ".tmp")
-    try:
-        with path.open("rb") as file, temporary.open("wb") as out:
-            head, shorter = _pass(path, file, out, last.bytes if last else -1, tell)
-            out.seek(0)
-            out.write(msgspec.json.encode(head).ljust(_HEAD, b"\0"))
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(index)
-    except OSError as error:
-        raise PromptsError(f"{error.filename or path}: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    return head, shorter
+class _Build:
+    """The index and the lines' checksums of a file, made beside those of before; a context, at
+    whose end they are gone unless they are to :meth:`keep`.
+
+    :raises PromptsError: what is wrong with the file.
+    """
+
+    def __init__(
+        self, path: Path, index: Path, last: PromptsEntry | None, tell: Callable[[str], None]
+    ) -> None:
+        self.path, self.index = path, index
+        self._offsets = index.with_name(index.name + ".tmp")
+        self.sums = index.with_name(linesums.path_of(index).name + ".tmp")
+        """Where the new checksums are."""
+        try:
+            with (
+                path.open("rb") as file,
+                self._offsets.open("wb") as out,
+                self.sums.open("wb") as sums,
+            ):
+                boundary = last.bytes if last else -1
+                self.head, self.shorter = _pass(path, file, out, sums, boundary, tell)
+                sums.seek(0)
+                sums.write(bytes.fromhex(self.head.sha256))
+                out.seek(0)
+                out.write(msgspec.json.encode(self.head).ljust(_HEAD, b"\0"))
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError as error:
+            self._drop()
+            raise PromptsError(f"{error.filename or path}: {error.strerror}") from None
+        except BaseException:
+            self._drop()
+            raise
+
+    def keep(self) -> None:
+        """Have them take the place of those of before."""
+        try:
+            self.sums.replace(linesums.path_of(self.index))
+            self._offsets.replace(self.index)
+        except OSError as error:
+            raise PromptsError(f"{error.filename or self.path}: {error.strerror}") from None
+
+    def _drop(self) -> None:
+        self._offsets.unlink(missing_ok=True)
+        self.sums.unlink(missing_ok=True)
+
+    def __enter__(self) -> _Build:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drop()
 
 
 def _pass(
-    path: Path, file: Any, out: Any, boundary: int, tell: Callable[[str], None]
+    path: Path, file: Any, out: Any, sums: Any, boundary: int, tell: Callable[[str], None]
 ) -> tuple[_Head, str]:
+    """Write the file's offsets and checksums.
+
+    :returns: what it is, and the sha256 of its first ``boundary`` bytes, empty where it is shorter.
+    """
     digest = hashlib.sha256()
     shorter = ""
     out.write(bytes(_HEAD))
+    sums.write(bytes(linesums.HEAD))
     stat = os.fstat(file.fileno())
     offset = lines = told = 0
     rest = b""
@@ -238,6 +305,7 @@ def _pass(
         if sys.byteorder == "big":
             starts.byteswap()
         starts.tofile(out)
+        linesums.encode(pieces).tofile(sums)
         if offset - told > 1 << 30:
             told = offset
             tell(f"indexing {path.name}: {lines:,} lines, {offset * 100 // stat.st_size}%")

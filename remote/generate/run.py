@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import time
+from asyncio import FIRST_COMPLETED
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,6 +42,8 @@ RUN_FILE_S = 30.0
 """How often the session's end in ``run.json`` is renewed."""
 UPLOAD_S = 600.0
 """How long uploads may go on after the last prompt."""
+PATIENT_S = 3.0
+"""How long a first answer of the servers is waited for without a word."""
 LEAVE_S = 10.0
 """How long they may go on when the run leaves with prompts left."""
 
@@ -170,7 +173,11 @@ class Run:
         if trials:
             checked = asyncio.ensure_future(asyncio.wait(trials, timeout=CHECK_S + 2))
             left = asyncio.ensure_future(self._over.wait())
-            await asyncio.wait((checked, left), return_when=asyncio.FIRST_COMPLETED)
+            either = (checked, left)
+            done, _ = await asyncio.wait(either, timeout=PATIENT_S, return_when=FIRST_COMPLETED)
+            if not done and self.settings.agent is None:
+                self._show.aside(announce.waiting(wanted, CHECK_S))
+            await asyncio.wait(either, return_when=FIRST_COMPLETED)
             checked.cancel()
             left.cancel()
 
@@ -296,8 +303,9 @@ class Run:
         await asyncio.to_thread(self._writer.close, 30.0)
         await asyncio.sleep(0)  # what the writer's thread has just told
         self._write_last_files()
-        shifts = self._accounts.shifts
-        self._show.summary(self.progress(), shifts, gpu_hours(self._run_now(), self._workers))
+        progress, shifts = self.progress(), self._accounts.shifts
+        reasons = self._accounts.reasons.summary(progress.failed)
+        self._show.summary(progress, shifts, gpu_hours(self._run_now(), self._workers), reasons)
         if self._failed:
             self._show.say(
                 f"stopped by a failure: {self._failed}; once that is mended the same command "

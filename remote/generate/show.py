@@ -43,6 +43,11 @@ class Show:
         else:
             self._early.append(line)
 
+    def aside(self, text: str) -> None:
+        """A line for who sits before it, on standard error: the log has its own first lines."""
+        with contextlib.suppress(OSError):
+            print(f"remote.generate: {text}", file=sys.stderr, flush=True)
+
     def tick(self, progress: Progress) -> None:
         """Once a second."""
         ended = progress.completed + progress.failed + progress.set_aside
@@ -53,11 +58,16 @@ class Show:
             self.say(one_line(progress))
 
     def summary(
-        self, p: Progress, shifts: Mapping[tuple[str, int | None], Shift], gpu_hours: float
+        self,
+        p: Progress,
+        shifts: Mapping[tuple[str, int | None], Shift],
+        gpu_hours: float,
+        reasons: Iterable[str] = (),
     ) -> None:
         """What this process did, and where the run stands.
 
-        ``gpu_hours``: of all its processes, at one GPU a server.
+        ``gpu_hours``: of all its processes, at one GPU a server; ``reasons``: why prompts were
+        given up.
         """
         self._release()
         if self._terminal:
@@ -70,6 +80,8 @@ class Show:
             f"{p.remaining:,} left; {p.total_input_tokens:,} tokens in, "
             f"{p.total_output_tokens:,} out, {p.total_reasoning_tokens:,} of them thinking"
         )
+        for text in reasons:
+            say(f"  {text}")
         if p.continued or p.tokens_kept or p.tokens_lost:
             say(
                 f"  {p.continued:,} answers continued where they had been broken off; of those, "

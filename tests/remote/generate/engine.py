@@ -51,6 +51,8 @@ class Engine:
         """The mode applies to our own short completion, too."""
         self.template = 0
         """Tokens that the chat template adds to every prompt."""
+        self.negative = False
+        """Say what is wrong with max_tokens below 1, in SGLang's words."""
         self.random = random.Random(1)
         self.change(settings)
 
@@ -77,6 +79,9 @@ class Engine:
         spared = self.share < 1 or mode not in ("500", "503", "hang", "reset")
         if check and spared and not self.picky:
             mode = "ok"
+        if self.negative and (most := int(body.get("max_tokens") or 1)) < 1:
+            message = f"max_tokens must be at least 1, got {most}."
+            return web.json_response({"object": "error", "message": message}, status=400)
         tokens = len(text) // 4 + self.template
         if not check and tokens + int(body.get("max_tokens") or 0) > self.context:
             return self.too_long(tokens, int(body["max_tokens"]))

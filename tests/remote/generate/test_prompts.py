@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,25 +83,39 @@ def test_index_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened.close()
 
 
-def test_swapped_lines_are_another_file(tmp_path: Path) -> None:
-    """The same size is not the same file."""
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda rows: [*rows[:6], rows[6].replace("many", "mony"), *rows[7:]],
+            "line 7 differs, and no",
+        ),
+        (lambda rows: [rows[1], rows[0], *rows[2:]], "line 1 is the first that differs"),
+        (lambda rows: [*rows[:4], *rows[5:]], "line 5 is the first that differs"),
+        (lambda rows: [*rows[:4], rows[0], *rows[4:]], "line 5 is the first that differs"),
+        (lambda rows: rows[:5], "it ends after line 5 of 10"),
+    ],
+)
+def test_a_changed_file_is_refused_and_the_line_named(
+    change: Callable[[list[str]], list[str]], says: str, tmp_path: Path
+) -> None:
+    """The same size is not the same file; with the old one back the run goes on."""
     path = write_prompts(tmp_path / "p.jsonl", 10)
     opened, entries = open_prompts(path, tmp_path / "idx", [], tell=quiet)
     opened.close()
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([lines[1], lines[0], *lines[2:]]))
-    with pytest.raises(PromptsError, match="not the prompts that this run began with"):
-        open_prompts(path, tmp_path / "idx", entries, extend=True, tell=quiet)
-
-
-def test_shorter_file_is_refused(tmp_path: Path) -> None:
-    """Lines at the end are gone."""
-    path = write_prompts(tmp_path / "p.jsonl", 10)
-    opened, entries = open_prompts(path, tmp_path / "idx", [], tell=quiet)
+    old = path.read_text()
+    path.write_text("".join(change(old.splitlines(keepends=True))))
+    for _ in range(2):
+        with pytest.raises(PromptsError, match="not the prompts that this run began with") as why:
+            open_prompts(path, tmp_path / "idx", entries, extend=True, tell=quiet)
+        assert says in str(why.value)
+    (tmp_path / "idx.sum").unlink()
+    with pytest.raises(PromptsError, match="something in its first 10 lines differs"):
+        open_prompts(path, tmp_path / "idx", entries, tell=quiet)
+    path.write_text(old)
+    opened, _ = open_prompts(path, tmp_path / "idx", entries, tell=quiet)
     opened.close()
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:5]))
-    with pytest.raises(PromptsError, match="not the prompts"):
-        open_prompts(path, tmp_path / "idx", entries, extend=True, tell=quiet)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["idx", "idx.sum", "p.jsonl"]
 
 
 def test_fields_stay_as_they_stand() -> None:
