@@ -198,3 +198,18 @@ def lab(folder: Path, version: Version, **settings: Any) -> Iterator[Lab]:
 
 
 TERM, KILL, STOP, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+
+
+def is_new(lab: Lab) -> bool:
+    """Whether it speaks the newer dialect."""
+    return lab.version == "0.5.23"
+
+
+def gone(family: list[psutil.Process]) -> bool:
+    """Whether none of these processes is left."""
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family)
+
+
+def long_chat(server: Server, tokens: int = 100_000, **more: Any) -> dict[str, Any]:
+    """An answer that outlives its test (eleven seconds), or ends in a few with less tokens."""
+    return server.chat(max_tokens=tokens, ignore_eos=True, **more)
