@@ -16,6 +16,19 @@ JOB = 100_000
 """Prompts of a job without ``--count``: over twenty minutes on eight GPUs at speed 20."""
 
 
+STORY: Flags = {
+    "mamba-scheduler-strategy": "extra_buffer",
+    "mamba-ssm-dtype": "bfloat16",
+    "mem-fraction-static": 0.85,
+    "context-length": 8192,
+    "attention-backend": "flashinfer",
+    "reasoning-parser": "qwen3",
+    "tool-call-parser": "qwen3_coder",
+    "enable-metrics": True,
+}
+"""What the lab's servers start with: flags that hold each of them at 37 requests."""
+
+
 @dataclass(frozen=True)
 class Options:
     """What ``stoker lab`` was asked for."""
@@ -27,7 +40,7 @@ class Options:
     speed: float = 20.0
     sglang: Version = "0.5.12"
     flags: Flags = field(default_factory=dict)
-    """Over those of :data:`console.lab.stoker_toml.STORY`."""
+    """Over those of :data:`STORY`."""
     folder: Path | None = None
     """Kept; None: a temporary one."""
     keep: bool = False

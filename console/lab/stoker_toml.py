@@ -8,8 +8,7 @@ from pathlib import Path
 
 from console.lab import host_files, s3
 from console.lab.container import Container
-from console.lab.options import JOB, Options
-from remote.protocol import Flags
+from console.lab.options import JOB, STORY, Options
 
 TOKENS = 2711
 """Mean length of an answer."""
@@ -17,18 +16,6 @@ TOKENS = 2711
 EXPECTED = 900.0
 """Tokens a second and GPU, at a real card's speed, that tell a fleet held back (some 680) from
 one that is not (some 1,200): the lab's alert stands while the job would take longer than so."""
-
-STORY: Flags = {
-    "mamba-scheduler-strategy": "extra_buffer",
-    "mamba-ssm-dtype": "bfloat16",
-    "mem-fraction-static": 0.85,
-    "context-length": 8192,
-    "attention-backend": "flashinfer",
-    "reasoning-parser": "qwen3",
-    "tool-call-parser": "qwen3_coder",
-    "enable-metrics": True,
-}
-"""What the lab's servers start with: flags that hold each of them at 37 requests."""
 
 RENAMED = {"0.5.23": {"mamba-scheduler-strategy": "mamba-radix-cache-strategy"}}
 """Flags that a version of SGLang calls otherwise (``server_args.py`` of 0.5.12 and 0.5.23)."""

@@ -13,9 +13,9 @@ import pytest
 from console import config
 from console.config import Target
 from console.lab import gpus, prompts, s3, venv
+from console.lab.options import STORY
 from console.lab.sim import model
 from console.lab.sim.settings import SimSettings
-from console.lab.stoker_toml import STORY
 from console.link.deploy import deploy
 from console.link.push import push_file
 from console.session import Session, session

@@ -15,9 +15,9 @@ import pytest
 
 from console.config import Hop, Target
 from console.lab import host_files, prompts, venv
+from console.lab.options import STORY
 from console.lab.sim import model
 from console.lab.sim.settings import SimSettings
-from console.lab.stoker_toml import STORY
 from console.link.deploy import deploy
 from console.session import Session, session
 from console.verbs.fleet import wait_up

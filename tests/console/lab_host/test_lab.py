@@ -23,8 +23,7 @@ from console.lab import container, job, ports, s3
 from console.lab.container import Container
 from console.lab.errors import LabError
 from console.lab.lab import Lab
-from console.lab.options import Known, Options, as_it_was
-from console.lab.stoker_toml import STORY
+from console.lab.options import STORY, Known, Options, as_it_was
 
 
 async def inside(lab: Lab, *argv: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from console.feed import FeedError
+from console.lab.options import STORY
 from console.lab.sim import flags as sim_flags
 from console.model import Link
 from remote.protocol import (
@@ -37,7 +38,6 @@ from remote.protocol import (
     FlagCatalogue,
     FlagInfo,
     FlagKind,
-    Flags,
     FleetSpec,
     Get,
     GpuState,
@@ -88,16 +88,7 @@ BEGAN = 1_796_140_000.0
 JOURNAL = "5a0e61d2c3b47f98"
 """Which journal the story's agent writes."""
 
-BAD: Flags = {
-    "mamba-scheduler-strategy": "extra_buffer",
-    "mamba-ssm-dtype": "bfloat16",
-    "mem-fraction-static": 0.85,
-    "context-length": 8192,
-    "attention-backend": "flashinfer",
-    "reasoning-parser": "qwen3",
-    "tool-call-parser": "qwen3_coder",
-    "enable-metrics": True,
-}
+BAD = STORY
 STEPS: tuple[tuple[StepName, float], ...] = (
     ("pause", 1),
     ("drain", 9),
