@@ -7,7 +7,6 @@ import contextlib
 import getpass
 import itertools
 import logging
-import random
 import secrets
 import socket
 import time
@@ -18,9 +17,9 @@ from typing import Any, Literal
 import msgspec
 
 from console.config import Target
-from console.link import deploy
+from console.link import backoff, deploy
 from console.link import place as places
-from console.link.errors import AuthError, LinkError
+from console.link.errors import LinkError
 from console.link.place import Place
 from console.link.process import Process
 from remote.protocol import (
@@ -54,13 +53,6 @@ QUIET_S = 25.0
 """A link that brings nothing for so long is lost, whatever the connection says."""
 HELLO_S = 40.0
 """Time for the bridge to come up, an agent's start included."""
-BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-AUTH_BACKOFF_S = 10.0
-"""Hosts lock out clients that repeat failed logins; see OpenSSH's PerSourcePenalties."""
-REFUSED_BACKOFF_S = 30.0
-"""Where a person has to change something, the way is tried again only now and then."""
-STANDING = ("refused", "usage", "undeployed")
-"""Kinds of errors that stay until a person has changed something."""
 EXITS = {3: "no agent", 4: "the agent ended", 5: "the console was silent"}
 
 State = Literal["connecting", "connected", "reconnecting", "read-only", "failed", "closed"]
@@ -138,9 +130,9 @@ class Client:
                     break
                 if self.agent is not None and time.monotonic() - began > 30:
                     attempt = 0
-                wait = _pause(error, attempt)
+                wait = backoff.pause(error, attempt)
                 attempt += 1
-                failed = error.kind in STANDING or self.agent is None
+                failed = error.kind in backoff.STANDING or self.agent is None
                 self._tell("failed" if failed else "reconnecting", str(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
@@ -441,16 +433,6 @@ def who() -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):
         return socket.gethostname()
-
-
-def _pause(error: LinkError, attempt: int) -> float:
-    """Seconds until the next try, jittered so that consoles do not come back in step."""
-    if isinstance(error, AuthError):
-        base = AUTH_BACKOFF_S * (1 + min(attempt, 5))
-        return base * random.uniform(1.0, 1.3)
-    if error.kind in STANDING:
-        return REFUSED_BACKOFF_S * random.uniform(0.8, 1.2)
-    return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * random.uniform(0.5, 1.5)
 
 
 async def _lines(process: Process, client: Client) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote import host
-from tests.remote.agent.conftest import until
+from tests.waiting import until
 
 NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 LINE = f"3, 00000000:C1:00.0, {NAME}, 97, 84311, 97887, 71, 412.55, 600.00"

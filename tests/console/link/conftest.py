@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,14 +19,6 @@ from remote.protocol import Event, Happened, LogPart, Message, Snapshot, TargetS
 from tests.ending import end_all_in
 
 DEADLINE_S = 30.0
-
-
-async def until(what: Callable[[], object], seconds: float = DEADLINE_S) -> None:
-    """Wait until ``what()`` is true; fail when that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        await asyncio.sleep(0.02)
 
 
 @dataclass

@@ -12,12 +12,13 @@ import psutil
 import pytest
 
 from console.config import Target
-from console.link import client as clients
+from console.link import backoff
 from console.link.client import LinkError
 from console.link.deploy import deploy
 from remote.paths import Workspace
 from remote.protocol import Done, Down, Get, ReadLog, Shutdown, Snapshot, Subscribe
-from tests.console.link.conftest import agent_pid, until, watching
+from tests.console.link.conftest import agent_pid, watching
+from tests.waiting import until
 
 
 def bridges(workspace: Workspace) -> list[psutil.Process]:
@@ -96,7 +97,7 @@ async def test_back_after_bridge_and_agent_are_killed(target: Target, workspace:
 async def test_who_may_only_look_starts_no_agent(
     target: Target, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "REFUSED_BACKOFF_S", 0.5)
+    monkeypatch.setattr(backoff, "REFUSED_BACKOFF_S", 0.5)
     await deploy(target)
     before = agent_pid(workspace)
     os.kill(before, signal.SIGKILL)

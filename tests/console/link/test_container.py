@@ -15,15 +15,16 @@ import pytest
 from console.config import Hop, Target
 from console.lab import host, host_files
 from console.lab.container import Container
+from console.link import backoff, place
 from console.link import client as clients
-from console.link import place
 from console.link.deploy import deploy
 from console.link.errors import LinkError
 from console.verbs.common import VerbError
 from console.verbs.container import prepare_on
 from remote.protocol import Get, Snapshot, Subscribe, TargetSpec
-from tests.console.link.conftest import until, watching
+from tests.console.link.conftest import watching
 from tests.remote.prepare import synthetic
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ async def test_a_workspace_that_cannot_be_written(target: Target, container: Con
 async def test_a_stopped_container_is_said_and_comes_back(
     target: Target, container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "REFUSED_BACKOFF_S", 0.5)
+    monkeypatch.setattr(backoff, "REFUSED_BACKOFF_S", 0.5)
     await deploy(target)
     async with watching(target) as watcher:
         await watcher.client.subscribe(Subscribe())

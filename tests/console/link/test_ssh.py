@@ -22,8 +22,9 @@ from console.link.place import Place, reach
 from remote.paths import Workspace
 from remote.protocol import Get, Snapshot, Subscribe, TargetSpec
 from tests import ports
-from tests.console.link.conftest import until, watching
+from tests.console.link.conftest import watching
 from tests.console.link.sshd import Sshd
+from tests.waiting import until
 
 __all__ = ["sshd"]
 from tests.console.link.sshd import sshd

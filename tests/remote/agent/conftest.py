@@ -9,8 +9,7 @@ import os
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,16 +30,9 @@ from remote.protocol import (
     encode,
 )
 from tests.ending import end_all_in
+from tests.waiting import until
 
 DEADLINE_S = 30.0
-
-
-async def until(what: Callable[[], object], seconds: float = DEADLINE_S) -> None:
-    """Wait until ``what()`` is true; fail when that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        await asyncio.sleep(0.02)
 
 
 class Link:

@@ -34,9 +34,9 @@ from remote.protocol import (
     Up,
 )
 from tests import ports
-from tests.remote.agent.conftest import until
 from tests.remote.fleet import fake_server
 from tests.remote.fleet.conftest import FAST
+from tests.waiting import until
 
 OLD: Flags = {"mem-fraction-static": 0.85}
 NEW: Flags = {"mem-fraction-static": 0.9}

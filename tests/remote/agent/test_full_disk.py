@@ -22,7 +22,8 @@ from remote.protocol import (
     TargetSpec,
     encode,
 )
-from tests.remote.agent.conftest import Agent, Link, until
+from tests.remote.agent.conftest import Agent, Link
+from tests.waiting import until
 
 
 @pytest.fixture

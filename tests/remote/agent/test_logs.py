@@ -14,24 +14,28 @@ def follow(path: Path, part: LogPart | None) -> LogPart | None:
     return logs.follow("x", path, *((part.inode, part.next) if part else (0, -1)))
 
 
+def read_on(path: Path, part: LogPart | None) -> LogPart:
+    """What is new, where something must be."""
+    new = follow(path, part)
+    assert new is not None
+    return new
+
+
 def test_tail_then_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"line {i}\n" for i in range(500)))
-    part = follow(path, None)
-    assert part is not None
+    part = read_on(path, None)
     assert part.lines[0] == "line 300"
     assert len(part.lines) == 200
     assert part.offset == path.read_bytes().index(b"line 300\n")
     assert follow(path, part) is None
     with path.open("a") as out:
         out.write("whole\nhalf")
-    more = follow(path, part)
-    assert more is not None
+    more = read_on(path, part)
     assert more.lines == ["whole"]
     with path.open("a") as out:
         out.write(" and the rest\n")
-    rest = follow(path, more)
-    assert rest is not None
+    rest = read_on(path, more)
     assert rest.lines == ["half and the rest"]
 
 
@@ -42,8 +46,7 @@ def test_tail_leaves_an_unfinished_line_for_later(tmp_path: Path) -> None:
     assert part.lines == ["one"]
     with path.open("a") as out:
         out.write(" ends\n")
-    more = follow(path, part)
-    assert more is not None
+    more = read_on(path, part)
     assert more.lines == ["two ends"]
 
 
@@ -53,12 +56,10 @@ def test_rotated_and_truncated_files_are_read_from_their_start(tmp_path: Path) -
     part = follow(path, None)
     path.rename(tmp_path / "log.1")
     path.write_text("new 1\nnew 2\n")
-    fresh = follow(path, part)
-    assert fresh is not None
+    fresh = read_on(path, part)
     assert fresh.lines == ["new 1", "new 2"]
     path.write_text("cut\n")
-    again = follow(path, fresh)
-    assert again is not None
+    again = read_on(path, fresh)
     assert again.lines == ["cut"]
 
 
@@ -66,8 +67,7 @@ def test_a_missing_file_may_come(tmp_path: Path) -> None:
     path = tmp_path / "log"
     assert follow(path, None) is None
     path.write_text("here\n")
-    part = follow(path, None)
-    assert part is not None
+    part = read_on(path, None)
     assert part.lines == ["here"]
 
 

@@ -40,7 +40,8 @@ from remote.protocol import (
     TargetSpec,
     encode,
 )
-from tests.remote.agent.conftest import Agent, Link, mode, until
+from tests.remote.agent.conftest import Agent, Link, mode
+from tests.waiting import until
 
 
 async def test_the_socket_is_private_and_the_agent_alone(

@@ -14,9 +14,9 @@ from console.lab.sim.settings import Fault, set_fault
 from remote.kernel_log import ENVIRON
 from remote.paths import Workspace
 from remote.protocol import Up
-from tests.remote.agent.conftest import until
 from tests.remote.agent.test_swap import Inside
 from tests.remote.agent.test_whole import ready, spec_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from remote.kernel_log import Xid
 from remote.paths import Workspace
 from remote.protocol import Epoch, Flags, FleetSpec, TargetSpec
 from tests import ports
+from tests.waiting import until
 
 FAST = Timing(
     tick=0.1,
@@ -97,14 +98,6 @@ class Events:
 
     def texts(self, kind: str) -> list[str]:
         return [text for k, text, _ in self.all if k == kind]
-
-
-async def until(true: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, what or "it did not come to pass in time"
-        await asyncio.sleep(0.02)
 
 
 @dataclass

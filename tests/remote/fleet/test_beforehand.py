@@ -17,9 +17,10 @@ from remote.fleet.fleet import FleetError
 from remote.fleet.planning import refuse_take_over
 from remote.fleet.server import Foreign
 from remote.protocol import TargetSpec
-from tests.remote.fleet.conftest import Site, until
+from tests.remote.fleet.conftest import Site
 from tests.remote.fleet.servers import by_hand, pid_of
-from tests.remote.fleet.test_swap import OLD, Journal, begin, ready_fleet, swap_to
+from tests.remote.fleet.swaps import OLD, Journal, begin, ready_fleet, swap_to
+from tests.waiting import until
 
 
 def with_script(site: Site, spec: TargetSpec, text: str) -> TargetSpec:

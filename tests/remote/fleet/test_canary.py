@@ -16,9 +16,10 @@ from remote.fleet import plan
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.plan import Load, cost, cost_lines
 from remote.protocol import Epoch, Swap
-from tests.remote.fleet.conftest import Site, until
+from tests.remote.fleet.conftest import Site
 from tests.remote.fleet.servers import chat, pid_of
-from tests.remote.fleet.test_swap import OLD, Journal, swap_to
+from tests.remote.fleet.swaps import OLD, Journal, swap_to
+from tests.waiting import until
 
 LOADED = {**OLD, "enable_metrics": True, "fake_old_slots": 3, "fake_slots": 3}
 

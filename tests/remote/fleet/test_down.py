@@ -6,8 +6,9 @@ import asyncio
 import time
 
 from remote.fleet import identity
-from tests.remote.fleet.conftest import Site, until
+from tests.remote.fleet.conftest import Site
 from tests.remote.fleet.servers import chat, pid_of
+from tests.waiting import until
 
 
 async def test_down_waits_for_what_runs_where_it_cannot_be_continued(site: Site) -> None:

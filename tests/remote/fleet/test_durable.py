@@ -20,10 +20,11 @@ from remote.fleet.timing import Timing
 from remote.paths import Workspace
 from remote.protocol import Swap
 from remote.sglang.causes import Cause
-from tests.remote.fleet.conftest import FAST, Site, until
+from tests.remote.fleet.conftest import FAST, Site
 from tests.remote.fleet.servers import pid_of, report
+from tests.remote.fleet.swaps import OLD, Journal, ready_fleet, swap_to
 from tests.remote.fleet.test_canary import confirming
-from tests.remote.fleet.test_swap import OLD, Journal, ready_fleet, swap_to
+from tests.waiting import until
 
 
 async def one_ready(site: Site, timing: Timing = FAST, **flags: object) -> Fleet:

@@ -21,8 +21,9 @@ from remote.fleet import identity, knowledge, tail
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.records import Folder
 from remote.paths import Workspace
-from tests.remote.fleet.conftest import FAST, Site, until
+from tests.remote.fleet.conftest import FAST, Site
 from tests.remote.fleet.servers import chat, pid_of
+from tests.waiting import until
 
 
 async def test_up_until_ready_then_down(site: Site) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from remote.fleet import processes
 from remote.fleet.fleet import Fleet, FleetError
-from tests.remote.fleet.conftest import Site, until
+from tests.remote.fleet.conftest import Site
 from tests.remote.fleet.servers import by_hand, chat, pid_of
+from tests.waiting import until
 
 
 async def test_a_foreign_server_is_shown_and_not_touched(site: Site) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from remote.fleet import identity, memory, processes
-from tests.remote.fleet.conftest import FAST, Site, until
+from tests.remote.fleet.conftest import FAST, Site
 from tests.remote.fleet.servers import append, chat, pid_of, report
+from tests.waiting import until
 
 
 async def test_a_sigterm_from_elsewhere_empties_the_server_and_is_obeyed(site: Site) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 
 from remote.fleet.kernels import is_cold
-from tests.remote.fleet.conftest import Site, until
+from remote.protocol import TargetSpec
+from tests.remote.fleet.conftest import Site
+from tests.waiting import until
 
 
 def compiler(folder: Path) -> Path:
@@ -21,11 +23,15 @@ def compiler(folder: Path) -> Path:
     return folder
 
 
-def write_cold(script: Path, site: Site) -> None:
-    """An env script that makes kernels be compiled, into a home that is empty yet."""
+def cold(site: Site, **flags: object) -> TargetSpec:
+    """A spec whose env script makes kernels be compiled, into a home that is empty yet."""
+    (site.root / "home").mkdir()
     binaries = compiler(site.root / "bin")
-    home = site.root / "home"
-    script.write_text(f"unset TVM_FFI_CACHE_DIR\nHOME={home}\nPATH={binaries}:$PATH\n")
+    script = site.root / "env.sh"
+    script.write_text(
+        f"unset TVM_FFI_CACHE_DIR\nHOME={site.root / 'home'}\nPATH={binaries}:$PATH\n"
+    )
+    return msgspec.structs.replace(site.spec(**flags), env_script=str(script))  # type: ignore[arg-type]
 
 
 def test_when_it_is_cold(tmp_path: Path) -> None:
@@ -44,10 +50,7 @@ def test_when_it_is_cold(tmp_path: Path) -> None:
 
 
 async def test_one_goes_ahead_and_the_other_follows(site: Site) -> None:
-    (site.root / "home").mkdir()
-    script = site.root / "env.sh"
-    write_cold(script, site)
-    spec = msgspec.structs.replace(site.spec(fake_load=0.8), env_script=str(script))
+    spec = cold(site, fake_load=0.8)
     fleet = site.fleet(spec)
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
     await until(lambda: "waits for GPU 0" in fleet.states()[1].phase)
@@ -58,14 +61,11 @@ async def test_one_goes_ahead_and_the_other_follows(site: Site) -> None:
     assert first.ready is not None
     assert second.launch is not None
     assert second.launch.asked >= first.ready.at - 0.5
-    assert site.events.texts("fleet.environment") == [f"{script} sets HOME, PATH"]
+    assert site.events.texts("fleet.environment") == [f"{spec.env_script} sets HOME, PATH"]
 
 
 async def test_nobody_follows_one_that_fails(site: Site) -> None:
-    (site.root / "home").mkdir()
-    script = site.root / "env.sh"
-    write_cold(script, site)
-    spec = msgspec.structs.replace(site.spec(fake_die="weights"), env_script=str(script))
+    spec = cold(site, fake_die="weights")
     fleet = site.fleet(spec)
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
     await until(lambda: any("not started" in t for t in site.events.texts("fleet.cold")))
@@ -73,10 +73,7 @@ async def test_nobody_follows_one_that_fails(site: Site) -> None:
 
 
 async def test_one_that_is_stopped_while_it_waits_is_not_started(site: Site) -> None:
-    (site.root / "home").mkdir()
-    script = site.root / "env.sh"
-    write_cold(script, site)
-    spec = msgspec.structs.replace(site.spec(fake_load=1.0), env_script=str(script))
+    spec = cold(site, fake_load=1.0)
     fleet = site.fleet(spec)
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
     await until(lambda: "waits for GPU 0" in fleet.states()[1].phase)
@@ -92,10 +89,7 @@ async def test_one_that_is_stopped_while_it_waits_is_not_started(site: Site) -> 
 
 
 async def test_after_a_reboot_one_goes_ahead_too(site: Site) -> None:
-    (site.root / "home").mkdir()
-    script = site.root / "env.sh"
-    write_cold(script, site)
-    spec = msgspec.structs.replace(site.spec(fake_load=0.8), env_script=str(script))
+    spec = cold(site, fake_load=0.8)
     fleet = site.fleet(spec)
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
     await site.all_are(fleet, "ready")

@@ -16,7 +16,8 @@ import pytest
 from remote.fleet import identity
 from remote.fleet.records import Folder, Launch, Running
 from remote.paths import Workspace
-from tests.remote.fleet.conftest import FAST, Site, until
+from tests.remote.fleet.conftest import FAST, Site
+from tests.waiting import until
 
 TIMES = 50
 REPOSITORY = Path(__file__).resolve().parents[3]

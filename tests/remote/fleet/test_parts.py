@@ -24,7 +24,7 @@ from remote.fleet.processes import Identity
 from remote.fleet.records import Exit, Folder, Launch, Ready, Running
 from remote.fleet.restarts import Restarts
 from remote.fleet.timing import Timing
-from tests.remote.fleet.conftest import until
+from tests.waiting import until
 
 PARENT = """
 import subprocess, sys, time

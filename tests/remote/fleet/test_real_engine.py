@@ -19,9 +19,10 @@ from remote.protocol import Flags, FleetSpec, TargetSpec
 from remote.sglang import source
 from tests import ports, real_engine
 from tests.real_engine import ENV, FLAGS, MODEL, PYTHON
-from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
+from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site
 from tests.remote.fleet.servers import pid_of
-from tests.remote.fleet.test_swap import Journal, begin
+from tests.remote.fleet.swaps import Journal, begin
+from tests.waiting import until
 
 pytestmark = real_engine.needed
 

@@ -16,9 +16,10 @@ from console.lab.sim.settings import Fault
 from remote.fleet.fleet import Fleet
 from remote.fleet.rate import Rate
 from remote.protocol import ServerState
-from tests.remote.fleet.conftest import FAST, Site, until
-from tests.remote.fleet.test_fleet import chat, pid_of
+from tests.remote.fleet.conftest import FAST, Site
+from tests.remote.fleet.servers import chat, pid_of
 from tests.remote.fleet.test_simulated import SIM, SimSite, asking, slow_sim
+from tests.waiting import until
 
 __all__ = ["slow_sim"]
 

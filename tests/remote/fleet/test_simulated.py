@@ -22,11 +22,12 @@ from console.lab.sim.settings import Fault, SimSettings, Version, set_fault
 from remote.fleet import identity, processes
 from remote.fleet.fleet import Fleet
 from remote.kernel_log import KernelLog, address
-from remote.protocol import Flags, FleetSpec, TargetSpec
+from remote.protocol import Flags, TargetSpec
 from tests import ports
-from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site, until
+from tests.remote.fleet.conftest import FAST, Events, FakeRun, Site
 from tests.remote.fleet.servers import pid_of
-from tests.remote.fleet.test_swap import Journal, begin
+from tests.remote.fleet.swaps import Journal, begin
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -42,25 +43,15 @@ class SimSite(Site):
     version: Version = "0.5.12"
 
     def target(self, start: float = 60.0, drain: float = 2.0) -> TargetSpec:
-        typed: Flags = {
+        flags: Flags = {
             STRATEGY[self.version]: "extra_buffer",
             "mem-fraction-static": 0.85,
             "mamba-ssm-dtype": "bfloat16",
             "enable-metrics": True,
         }
-        return TargetSpec(
-            name="sim",
-            workspace=str(self.root),
-            python=str(self.python),
-            fleet=FleetSpec(
-                model="Qwen/Qwen3.6-27B",
-                gpus=self.gpus,
-                base_port=self.base,
-                flags=typed,
-                drain_seconds=drain,
-                start_seconds=start,
-            ),
-        )
+        spec = self.spec(drain, start, **flags)
+        fleet = msgspec.structs.replace(spec.fleet, model="Qwen/Qwen3.6-27B")
+        return msgspec.structs.replace(spec, python=str(self.python), fleet=fleet)
 
     def fault(self, gpu: int, fault: Fault | None) -> None:
         set_fault(self.state, gpu, fault)

@@ -5,78 +5,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from dataclasses import dataclass, field
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from remote.fleet import plan
-from remote.fleet.fleet import Fleet, FleetError
+from remote.fleet.fleet import FleetError
 from remote.fleet.records import Folder
 from remote.paths import Workspace
-from remote.protocol import Epoch, Flags, InFlight, Plan, StepName, Swap, SwapStep
-from tests.remote.fleet.conftest import FAST, Site, until
+from remote.protocol import InFlight, StepName, Swap, SwapStep
+from tests.remote.fleet.conftest import FAST, Site
 from tests.remote.fleet.servers import by_hand, chat, pid_of
-
-OLD: Flags = {"mamba-scheduler-strategy": "extra_buffer", "mem-fraction-static": 0.85}
-
-
-@dataclass
-class Journal:
-    """Saves like the journal: only what was encoded can be read back."""
-
-    saved: list[bytes] = field(default_factory=list)
-    stop_at: tuple[int, str, str] | None = None
-    fleet_task: asyncio.Task[Swap] | None = None
-
-    async def __call__(self, swap: Swap) -> None:
-        self.saved.append(msgspec.json.encode(swap))
-        if self.stop_at is not None and self.fleet_task is not None:
-            step = plan.of(swap, self.stop_at[0], self.stop_at[1])  # type: ignore[arg-type]
-            if step is not None and step.state == self.stop_at[2]:
-                self.stop_at = None
-                self.fleet_task.cancel()
-
-    @property
-    def last(self) -> Swap:
-        return msgspec.json.decode(self.saved[-1], type=Swap)
-
-
-def begin(planned: Plan, number: int = 1) -> Swap:
-    assert planned.swap is not None
-    return replace(planned.swap, id=number, to_epoch=2, who="ann", began=time.time())
-
-
-async def ready_fleet(site: Site, **flags: object) -> tuple[Fleet, Epoch]:
-    spec = site.spec(**{**OLD, **flags})  # type: ignore[arg-type]
-    fleet = site.fleet(spec)
-    epoch = site.epoch(spec, 1)
-    await fleet.up(None, epoch=epoch, who="ann")
-    await site.all_are(fleet, "ready")
-    return fleet, epoch
-
-
-async def swap_to(
-    fleet: Fleet,
-    epoch: Epoch,
-    strategy: str,
-    in_flight: InFlight = "drain",
-    at_once: int = 1,
-    **flags: object,
-) -> tuple[Swap, Epoch, Plan]:
-    typed: Flags = {name.replace("_", "-"): value for name, value in flags.items()}  # type: ignore[misc]
-    planned = await fleet.plan(
-        current=epoch,
-        set_flags=typed,
-        unset_flags=[],
-        strategy=strategy,  # type: ignore[arg-type]
-        gpus=None,
-        in_flight=in_flight,
-        at_once=at_once,
-    )
-    new, _ = fleet.new_flags(epoch.flags, typed, [])
-    return begin(planned), Epoch(id=2, since=time.time(), flags=new, who="ann"), planned
+from tests.remote.fleet.swaps import OLD, Journal, begin, ready_fleet, swap_to
+from tests.waiting import until
 
 
 async def test_rolling_swap_to_more_slots(site: Site) -> None:
@@ -280,9 +222,7 @@ async def test_a_new_agent_goes_on_with_the_swap(site: Site, name: str, state: s
     fleet, old = await ready_fleet(site, fake_load=0.4)
     swap, new, _ = await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     journal = Journal(stop_at=(0, name, state))
-    journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
-    with pytest.raises(asyncio.CancelledError):
-        await journal.fleet_task
+    await journal.killed(fleet, swap, old, new)
     await site.close(fleet)
 
     other = site.fleet(fleet.spec)
@@ -302,9 +242,7 @@ async def test_a_new_agent_goes_on_putting_back(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     swap, new, _ = await swap_to(fleet, old, "rolling", fake_die="weights")
     journal = Journal(stop_at=(0, "put back", "doing"))
-    journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
-    with pytest.raises(asyncio.CancelledError):
-        await journal.fleet_task
+    await journal.killed(fleet, swap, old, new)
     await site.close(fleet)
     other = site.fleet(fleet.spec)
     await other.adopt()
@@ -389,9 +327,7 @@ async def test_a_start_that_never_came_is_made_again(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     swap, new, _ = await swap_to(fleet, old, "rolling", mamba_scheduler_strategy="no_buffer")
     journal = Journal(stop_at=(0, "start", "doing"))
-    journal.fleet_task = asyncio.create_task(fleet.swap(swap, old=old, new=new, save=journal))
-    with pytest.raises(asyncio.CancelledError):
-        await journal.fleet_task
+    await journal.killed(fleet, swap, old, new)
     await site.close(fleet)
     folder = Folder(Workspace(site.root).server(0))
     launch = folder.launch()
