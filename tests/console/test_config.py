@@ -76,30 +76,51 @@ def test_a_whole_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("workspace =", "workspce ="), "unknown key targets.ct200.workspce (did you mean"),
-        (("[alerts]", "[alert]"), "unknown key alert (did you mean 'alerts'?)"),
-        (("eta_hours_over", "eta_hour_over"), "did you mean 'eta_hours_over'"),
-        (("bucket =", "buckets ="), "s3.buckets (did you mean 'bucket'?)"),
-        (("gpus = 8", 'gpus = "8"'), "expected int, got str at targets.ct200.fleet.gpus"),
-        (("gpus = 8", "gpus = 0"), "gpus = 0: 1 to 64"),
-        (("pct = 200", 'pct = "x"'), "hop.pct: the container's id"),
+        (
+            ("workspace =", "workspce ="),
+            ":7: targets.ct200.workspce: unknown key (did you mean 'workspace'?)",
+        ),
+        (("[alerts]", "[alert]"), ":36: alert: unknown key (did you mean 'alerts'?)"),
+        (
+            ("eta_hours_over", "eta_hour_over"),
+            ":37: alerts.eta_hour_over: unknown key (did you mean 'eta_hours_over'?)",
+        ),
+        (("= 48", "= -1"), ":37: alerts.eta_hours_over = -1.0: hours above 0"),
+        (("gpus = 2", "gpu = 2"), ":14: targets.near.fleet.gpu: unknown key"),
+        (("gpus = 2", "gpus = 65"), ":14: targets.near.fleet.gpus = 65: 1 to 64"),
+        (("gpus = 2", "drain_seconds = nan"), ":14: targets.near.fleet.drain_seconds = nan: sec"),
+        (("[fleet.flags]", "[fleet.flags]\nx = inf"), ":22: fleet.flags.x = inf: a finite"),
+        (("0.85", "18446744073709551616"), ":16: targets.near.fleet.flags.mem-fraction-static ="),
+        (("hedge = true", "params = { a = [nan] }"), ":28: run.params.a = nan: a finite number"),
+        (("hedge = true", "max_tokens = 99999999999"), ":28: run.max_tokens = 99999999999: 1 to"),
+        (("[alerts]", "[[alerts]]"), ":36: alerts: a table is needed"),
+        (("bucket =", "buckets ="), ":34: run.s3.buckets: unknown key (did you mean 'bucket'?)"),
+        (("gpus = 8", 'gpus = "8"'), ":20: fleet.gpus: expected int, got str"),
+        (("gpus = 8", "gpus = 0"), ":20: fleet.gpus = 0: 1 to 64"),
+        (("pct = 200", 'pct = "x"'), ":6: targets.ct200.hop.pct: the container's id"),
         (("[targets.near]", "[targets.status]"), "is a verb"),
-        (('default = "ct200"', 'default = "ct20"'), "names no target (did you mean 'ct200'?)"),
+        (
+            ('default = "ct200"', 'default = "ct20"'),
+            ":2: default = 'ct20': names no target (did you mean 'ct200'?)",
+        ),
         (("mem-fraction-static = 0.90", "--mem-fraction-static = 0.90"), "without dashes"),
-        (('default = "ct200"', 'default = ["ct200"]'), "= ['ct200'] names no target"),
+        (('default = "ct200"', 'default = ["ct200"]'), "= ['ct200']: names no target"),
         (('"/workspace"', '"workspace"'), "an absolute path"),
         (('"/workspace"', '"/wörk"'), "targets.ct200.workspace: plain ASCII"),
         (('agent_python = ""', 'agent_python = "/é/python"'), "agent_python: plain ASCII"),
         (("pct = 200", 'docker = "é"'), "hop.docker: plain ASCII"),
         (("hop = {", "hop = "), "not valid TOML"),
-        (("looped =", "loops ="), "run.policy.loops: the outcomes of an answer are ok, length"),
+        (
+            ("looped =", "loops ="),
+            ":31: run.policy.loops: the outcomes of an answer are ok, length",
+        ),
         (("looped =", "failed ="), "run.policy.failed: the outcomes of an answer are ok"),
-        (("retry:2", "retry"), "policy.looped = 'retry': keep, set-aside or retry:N"),
-        (('"retry:2"', "2"), "expected str, got int at targets.ct200.run.policy"),
-        (("hedge = true", "hedge = 1"), "expected bool, got int at targets.ct200.run.hedge"),
+        (("retry:2", "retry"), ":31: run.policy.looped = 'retry': keep, set-aside or retry:N"),
+        (('"retry:2"', "2"), ":30: run.policy: expected str, got int"),
+        (("hedge = true", "hedge = 1"), ":28: run.hedge: expected bool, got int"),
         (('bucket = "b"', ""), "delete_uploaded: nothing is uploaded without"),
-        (('concurrency = "auto"', "concurrency = 0"), 'run.concurrency: "auto" or a number'),
-        (('concurrency = "auto"', "retries = -1"), "run.retries = -1: 0 or more"),
+        (('concurrency = "auto"', "concurrency = 0"), 'run.concurrency = 0: "auto" or a'),
+        (('concurrency = "auto"', "retries = -1"), "run.retries = -1: 0 to"),
         (('concurrency = "auto"', "temperature = nan"), "run.temperature = nan: a number"),
     ],
 )
@@ -109,7 +130,7 @@ def test_mistakes_are_one_line(tmp_path: Path, change: tuple[str, str], expected
         load(path)
     text = str(caught.value)
     assert expected in text
-    assert text.startswith(str(path))
+    assert text.startswith(f"{path}:")
     assert "\n" not in text
 
 
@@ -134,3 +155,18 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert find(None, environ).resolve() == here
     with pytest.raises(ConfigError, match="no such configuration file"):
         find(None, {**environ, "STOKER_CONFIG": str(tmp_path / "nope.toml")})
+
+
+def test_a_command_line_names_the_file_that_another_shell_would_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "my files"
+    here.mkdir()
+    monkeypatch.chdir(write(here, GOOD).parent)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "conf"))
+    target = load(Path("stoker.toml")).target("near")
+    assert target.command("deploy") == f"stoker deploy near --config '{here}/stoker.toml'"
+    user = tmp_path / "conf/stoker/stoker.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text(GOOD)
+    assert load(user).target("near").command("deploy") == "stoker deploy near"
