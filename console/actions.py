@@ -6,12 +6,13 @@ all made from :data:`ACTIONS`; nothing here knows of a screen.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from console.action import Action, Danger
+from console.config import command
 from console.registry.fleet import FLEET
 from console.registry.logs import CHART, LOGS
 from console.registry.look import CONSOLE, LOOK, REPLAY
@@ -60,11 +61,13 @@ def command_line(
     set_flags: Flags | None = None,
     unset_flags: Sequence[str] = (),
     more: Sequence[str] = (),
+    file: Path | None = None,
 ) -> str:
-    """The `stoker` line that does the same; empty where there is none."""
+    """The `stoker` line that does the same; empty where there is none. ``file`` as
+    :class:`console.config.Target` has it."""
     if not action.verb:
         return ""
-    words = ["stoker", *action.verb.split(), target]
+    words: list[str] = []
     for name, value in (set_flags or {}).items():
         words += flag_option(name, value)
     for name in unset_flags:
@@ -72,7 +75,7 @@ def command_line(
     words += more
     for gpu in gpus or ():
         words += ["--gpu", str(gpu)]
-    return shlex.join(words)
+    return command(target, file, action.verb.split(), words)
 
 
 def key_name(key: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -343,7 +344,9 @@ def _init(options: argparse.Namespace) -> int:
         init.write(options.file)
     except FileExistsError:
         raise UsageError(f"{options.file}: exists already; name another file") from None
-    print(f"{options.file} written: edit it, then `stoker status`")
+    usual = options.file == Path("stoker.toml")
+    named = "" if usual else f" --config {shlex.quote(str(options.file.absolute()))}"
+    print(f"{options.file} written: edit it, then `stoker status{named}`")
     return 0
 
 

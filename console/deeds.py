@@ -176,7 +176,7 @@ async def turn_clock(app: StokerApp, name: str) -> None:
 async def ask_deploy(app: StokerApp) -> None:
     """Bring the agent there, after a key."""
     action, watch = BY_NAME["deploy"], app.front
-    line = command_line(action, watch.name)
+    line = command_line(action, watch.name, file=watch.file)
 
     async def deploy() -> None:
         if watch.feed is None:
@@ -224,7 +224,7 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
             app.say(pause_costs(state))
         app.spawn(app.outbox.send(request, watch))
         return
-    line = command_line(action, watch.name, gpus=scope)
+    line = command_line(action, watch.name, gpus=scope, file=watch.file)
     where = f"GPU {scope[0]} of" if scope else f"all {count} servers of"
     question = f"{action.title}: {where if action.group == 'Fleet' else ''} {watch.name}"
     cost = ""
@@ -273,7 +273,7 @@ async def decide(app: StokerApp, action: Action) -> None:
     servers = model.touched(swap)
     cost = "" if keep else reckon.swap_cost(state, servers)
     how: Danger = "word" if not keep and len(servers) > 1 else action.danger
-    line = command_line(action, watch.name)
+    line = command_line(action, watch.name, file=watch.file)
     many = f" from {len(servers)} servers" if not keep and len(servers) > 1 else ""
     question = f"{action.title}: epoch {swap.to_epoch}{many} of {watch.name}"
     request = Decide(keep=keep)

@@ -32,6 +32,8 @@ from remote.protocol import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from console.config import Target
     from console.replay import ReplayFeed
 
@@ -112,6 +114,11 @@ class Watch:
         self._connect = source.connect
         self._heard = heard
         self._linked = linked
+
+    @property
+    def file(self) -> Path | None:
+        """The stoker.toml that command lines for it have to name; None where none need be."""
+        return self.target.file if self.target is not None else None
 
     @property
     def replay(self) -> ReplayFeed | None:

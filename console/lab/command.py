@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import signal
 
 from console.lab.errors import LabError
@@ -79,10 +80,11 @@ async def _console(options: Options, *, debug: bool) -> int:
 
 async def _serve(options: Options) -> int:
     async with Lab(options, print) as lab:
+        prompts = shlex.quote(str(lab.prompts))
         print(
             f"The lab is up in {lab.folder} (simulated hardware). In another terminal:\n"
-            f"  export STOKER_CONFIG={lab.toml}\n"
-            f"  stoker deploy && stoker up && stoker run start --prompts {lab.prompts}\n"
+            f"  export STOKER_CONFIG={shlex.quote(str(lab.toml))}\n"
+            f"  stoker deploy && stoker up && stoker run start --prompts {prompts}\n"
             "  stoker\n"
             "Ctrl-C ends it and everything that was started in it.",
             flush=True,

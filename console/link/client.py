@@ -234,7 +234,8 @@ class Client:
         if not python:
             raise LinkError(
                 f"agent_python is not set for {self.target.name}: name an interpreter in the "
-                "container that has the agent's libraries, then `stoker deploy`",
+                "container that has the agent's libraries, then "
+                f"`{self.target.command('deploy')}`",
                 "usage",
             )
         workspace = self.target.spec.workspace
@@ -295,7 +296,7 @@ class Client:
             self._tell(
                 "read-only",
                 f"the agent there is another version ({agent.code}, here {own}): read-only until "
-                f"`stoker deploy {self.target.name}` exchanges it; servers and run go on",
+                f"`{self.target.command('deploy')}` exchanges it; servers and run go on",
             )
         elif self.target.read_only:
             self._tell("read-only", "read-only: this console only looks")
@@ -371,10 +372,8 @@ class Client:
         status = await process.wait()
         words = process.errors
         if "remote/bridge.py" in words and "No such file" in words:
-            return LinkError(
-                f"{self._name}: Stoker is not deployed there: `stoker deploy {self.target.name}`",
-                "undeployed",
-            )
+            how = self.target.command("deploy")
+            return LinkError(f"{self._name}: Stoker is not deployed there: `{how}`", "undeployed")
         done = places.Completed(status, b"", words)
         return await self._place.explain(done, "starting the bridge")
 

@@ -13,6 +13,7 @@ from textual.widgets.option_list import Option
 
 from console import byhand
 from console.actions import ACTIONS, BY_NAME, command_line
+from console.config import command
 from console.text import visible
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class LinesScreen(ModalScreen[None]):
         app = self.app
         gpu = app.focus_gpu
         scope = None if gpu is None else [gpu]
-        draft = app.front.draft
-        found = [f"stoker status {app.target_name}"]
+        draft, file = app.front.draft, app.front.file
+        found = [command(app.target_name, file, ["status"])]
         if draft and gpu is None:
             found.append(
                 command_line(
@@ -52,6 +53,7 @@ class LinesScreen(ModalScreen[None]):
                     app.target_name,
                     set_flags={name: value for name, value in draft.items() if value is not None},
                     unset_flags=[name for name, value in draft.items() if value is None],
+                    file=file,
                 )
             )
         found += [
@@ -62,12 +64,13 @@ class LinesScreen(ModalScreen[None]):
                     action,
                     app.target_name,
                     gpus=scope if action.group == "Fleet" and action.name != "rollback" else None,
+                    file=file,
                 )
             )
         ]
         found = list(dict.fromkeys(found))
         chosen = [gpu] if gpu is not None else sorted(app.state.infos)[:1]
-        found += [f"stoker logs {n} {app.target_name} -f" for n in chosen]
+        found += [command(app.target_name, file, ["logs", str(n)], ["-f"]) for n in chosen]
         if app.front.target is not None:
             found += byhand.lines(app.front.target, app.state, chosen)
         return found

@@ -240,6 +240,7 @@ class RestartScreen(ModalScreen[None]):
             set_flags=request.set_flags if request is not None else {},
             unset_flags=request.unset_flags if request is not None else (),
             more=self.options(),
+            file=self.target.file,
         )
 
     def options(self) -> list[str]:

@@ -93,7 +93,8 @@ async def wait_up(here: Session, gpus: list[int] | None) -> int:
     for gpu in wanted:
         server = here.state.servers[gpu]
         if server.state != "ready":
-            cause = server.cause or _last_error(here) or f"see its log: stoker logs {gpu}"
+            look = f"see its log: {here.target.command('logs', str(gpu))}"
+            cause = server.cause or _last_error(here) or look
             say(f"gpu {gpu}: {server.state}: {cause}")
     return status
 
@@ -235,8 +236,7 @@ async def _swap(here: Session, request: Restart | Rollback) -> int:
     try:
         return await here.until(ended)
     except asyncio.CancelledError:  # ctrl+c
-        goes_on = (
-            "the swap goes on: `stoker status` shows it, `stoker confirm --back` takes it back"
-        )
+        look, back = here.target.command("status"), here.target.command("confirm", "--back")
+        goes_on = f"the swap goes on: `{look}` shows it, `{back}` takes it back"
         print(f"stoker: {goes_on}", file=sys.stderr, flush=True)
         raise

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from console import flags
+from console.action import Action
 from console.actions import ACTIONS, BY_NAME, command_line, danger, key_name
+from console.arguments import parse
 from remote.protocol import READ_ONLY, TargetSpec
 from tests.console.screen.story import catalogue
 
@@ -64,6 +66,15 @@ def test_command_lines_are_quoted_words() -> None:
         "--set", "l=x y z", "--unset", "c", "--strategy", "rolling", "--gpu", "3",
     ]  # fmt: skip
     assert command_line(BY_NAME["logs"], "t") == ""
+
+
+@pytest.mark.parametrize("action", [action for action in ACTIONS if action.verb])
+def test_command_lines_are_what_the_command_takes(action: Action) -> None:
+    """From any shell: they name the configuration that the console was opened with."""
+    more = {"set_flags": {"a": 0.9}, "gpus": [3]} if action.verb == "restart" else {}
+    line = command_line(action, "t", file=Path("/my files/stoker.toml"), **more)  # type: ignore[arg-type]
+    options = parse(shlex.split(line)[1:])
+    assert (options.target, options.config) == ("t", "/my files/stoker.toml")
 
 
 BOOK = flags.Book(catalogue())

@@ -14,11 +14,13 @@ from textual.widgets import Input
 
 from console import flags, model, prefs, themes
 from console.app import StokerApp
+from console.config import Target
 from console.model import GAP, LogRing
 from console.screens.config import Starts
 from console.screens.confirm import Confirm
 from console.screens.events import EventsScreen
 from console.screens.fleet import FleetScreen, heights
+from console.screens.lines import LinesScreen
 from console.screens.logs import LogsScreen, grid
 from console.screens.restart import RestartScreen
 from console.widgets.cards import Cards, arrange
@@ -748,6 +750,21 @@ async def test_every_screen_help_and_palette_open_at_every_size() -> None:
             await one.until(lambda: "Search" in one.screen() or "Restart" in one.screen())
             await one.write("roll")
             await one.until(lambda: "Roll back" in one.screen())
+
+
+async def test_lines_to_copy_name_the_configuration() -> None:
+    """Another shell finds it by nothing else."""
+    file = Path("/my files/stoker.toml")
+    async with driven() as one:
+        one.app.front.target = Target("ct200", "root@pve", one.app.front.state.target, file=file)  # type: ignore[arg-type]
+        await one.keys("y")
+        await one.until(lambda: isinstance(one.app.screen, LinesScreen))
+        lines = one.app.screen.lines()  # type: ignore[attr-defined]
+        ours = [line for line in lines if line.startswith("stoker ")]
+        assert len(ours) > 8
+        assert all(line.endswith(" --config '/my files/stoker.toml'") for line in ours)
+        await one.keys("escape", "D")
+        await one.sees("stoker deploy ct200 --config '/my files/stoker.toml'")
 
 
 async def test_resizing_relays_everything() -> None:
