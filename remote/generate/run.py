@@ -112,6 +112,7 @@ class Run:
                 self._run.run_id,
                 credentials=credentials,
                 on_safe=self._from_thread(self._safe),
+                on_note=self._from_thread(self._show.say),
                 sparing=not settings.delete_uploaded,
             )
             self._uploader.start(self._accounts.batches.values())
@@ -471,7 +472,7 @@ class Run:
         }
         if uploader is not None:
             progress.s3_uploaded, progress.s3_bytes = uploader.files, uploader.bytes
-            progress.s3_error = uploader.error
+            progress.s3_error = uploader.error or uploader.note
             progress.not_in_s3 = self._not_uploaded()
         progress.message, progress.problem = self._message, self._problem()
         return progress

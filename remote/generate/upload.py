@@ -44,9 +44,16 @@ _NAMED = {
 }
 
 
+_DENIED = ("403", "AccessDenied", "AllAccessDisabled", "Forbidden")
+
+
 class LostError(Exception):
     """This batch will not go up, however often it is tried: its file is gone or not what it was,
     or another object stands in its place, which is not overwritten."""
+
+
+class HiddenError(LostError):
+    """What stands in this batch's place may not be looked at."""
 
 
 _PASSES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
@@ -58,7 +65,8 @@ class Uploader:
 
     ``on_safe(batch)`` is called in the thread for each batch that has been seen in the bucket,
     with its manifest line. ``sparing``: nothing is deleted on its word, so that a batch of an
-    earlier session need not be looked at closely. The numbers may be read from any thread.
+    earlier session need not be looked at closely. ``on_note(text)`` is called once for what the
+    credentials do not allow, which keeps files here. The numbers may be read from any thread.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class Uploader:
         *,
         credentials: Callable[[], Mapping[str, str]],
         on_safe: Callable[[Batch], None],
+        on_note: Callable[[str], None] = lambda text: None,
         sparing: bool = True,
     ) -> None:
         self._folder = folder
@@ -76,6 +85,7 @@ class Uploader:
         self._run_id = run_id
         self._credentials = credentials
         self._on_safe = on_safe
+        self._on_note = on_note
         self._sparing = sparing
         self._queue: deque[Batch] = deque()
         self._verify: dict[str, Batch] = {}
@@ -88,6 +98,10 @@ class Uploader:
         self._refused = 0
         """Records of batches that are in ``lost``, as far as they are here."""
         self.error = ""
+        self.note = ""
+        """What the credentials do not allow, and what that means; for as long as they are used."""
+        self._hidden = 0
+        """Batches in the bucket that may not be looked at."""
         self.lost: list[str] = []
         """Batches that this process cannot get into the bucket, and why."""
         self._thread = threading.Thread(target=self._main, name="upload", daemon=True)
@@ -171,50 +185,73 @@ class Uploader:
         The listing tells names, sizes and ETags. Where an ETag is another one, or the local file
         is to be deleted, the object itself is asked for its checksum.
         """
-        found: dict[str, tuple[int, str]] = {}
-        pages = (
-            self._s3()
-            .get_paginator("list_objects_v2")
-            .paginate(Bucket=self._spec.bucket, Prefix=self._spec.prefix)
-        )
         try:
-            for page in pages:
-                for item in page.get("Contents", ()):
-                    found[item["Key"]] = (item["Size"], item.get("ETag", "").strip('"'))
+            found = self._listing()
         except Exception as error:
-            if code_of(error) != "AccessDenied":
+            if code_of(error) not in _DENIED:
                 raise
+            count = len(self._verify)
             self._verify.clear()  # credentials that may only write: the manifest has to do
+            self._remark(
+                f"the bucket may not be listed (s3:ListBucket is missing): {count} batches of "
+                "earlier sessions are not compared with it, and their files here are kept"
+            )
             return
         for name, batch in list(self._verify.items()):
             if self._closing:
                 return
-            here = (self._folder / name).exists()
-            size, etag = found.get(self._key(batch), (-1, ""))
-            same = size == batch.bytes and etag == (batch.etag or "")
-            if size >= 0 and (not same or (here and not self._sparing)):
-                try:
-                    same = bool(self._there(batch))
-                except LostError as error:
-                    self._lose(batch, str(error))
-                    self._uncount(batch)
-                    del self._verify[name]
-                    continue
-                except Exception as error:
-                    if code_of(error) not in ("403", "AccessDenied"):
-                        raise
-                    del self._verify[name]  # it may not be asked: nothing is deleted for it
-                    continue
-            if same:
-                self._on_safe(batch)
-            else:
-                self._uncount(batch)
-                if here:
-                    self._queue.append(batch)
-                else:
-                    self.lost.append(f"{name}: no longer in the bucket, and not here")
-                    self.error = self.lost[-1]
+            self._compare(batch, *found.get(self._key(batch), (-1, "")))
             del self._verify[name]
+        if self._hidden:
+            self._remark(
+                f"{self._hidden} uploaded batches may not be looked at (s3:GetObject is missing): "
+                "their files here are kept"
+            )
+
+    def _listing(self) -> dict[str, tuple[int, str]]:
+        """Size and ETag of all that stands under the prefix, by key."""
+        found: dict[str, tuple[int, str]] = {}
+        pages = self._s3().get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self._spec.bucket, Prefix=self._spec.prefix):
+            for item in page.get("Contents", ()):
+                found[item["Key"]] = (item["Size"], item.get("ETag", "").strip('"'))
+        return found
+
+    def _compare(self, batch: Batch, size: int, etag: str) -> None:
+        """A batch that was uploaded before, with what the listing says of it; ``size`` is -1 where
+        it is not there."""
+        here = (self._folder / batch.name).exists()
+        same = size == batch.bytes and etag == (batch.etag or "")
+        if size >= 0 and (not same or (here and not self._sparing)):
+            try:
+                same = bool(self._there(batch))
+            except HiddenError as error:
+                if size == batch.bytes:  # nothing is deleted for it
+                    self._hidden += 1
+                    return
+                self._uncount(batch)
+                self._lose(batch, f"{error} (there it has {size:,} bytes, here {batch.bytes:,})")
+                return
+            except LostError as error:
+                self._uncount(batch)
+                self._lose(batch, str(error))
+                return
+        if same:
+            self._on_safe(batch)
+            return
+        self._uncount(batch)
+        if here:
+            self._queue.append(batch)
+        else:
+            self.lost.append(f"{batch.name}: no longer in the bucket, and not here")
+            self.error = self.lost[-1]
+
+    def _remark(self, text: str) -> None:
+        """Tell what the credentials do not allow, once."""
+        text = f"s3://{self._spec.bucket}/{self._spec.prefix}: {text}"
+        if text != self.note:
+            self.note = text
+            self._on_note(text)
 
     def _uncount(self, batch: Batch) -> None:
         self.files -= 1
@@ -277,6 +314,13 @@ class Uploader:
         except Exception as error:
             if code_of(error) in ("404", "NoSuchKey", "NotFound"):
                 return ""
+            if code_of(error) in _DENIED:
+                raise HiddenError(
+                    f"s3://{self._spec.bucket}/{self._key(batch)}: may not be looked at "
+                    "(s3:GetObject is missing, or s3:ListBucket where it is not there), so that "
+                    "nobody knows whether it is this batch: its file here is kept; the next start "
+                    "looks again"
+                ) from None
             raise
         said = head.get("Metadata", {})
         same = said.get("sha256") == batch.sha256 and head["ContentLength"] == batch.bytes

@@ -21,6 +21,8 @@ class Gate:
 
     def __init__(self, behind: str) -> None:
         self.refuse: tuple[int, str] | Literal["hang up", ""] = ""
+        self.methods: tuple[str, ...] = ("GET", "PUT", "HEAD")
+        """What is refused."""
         self.on_put: Callable[[Step], None] = lambda step: None
         """May raise :class:`ConnectionError`: it goes no further."""
         self.key = ""
@@ -48,11 +50,12 @@ class Gate:
                 if gate.key and f"Credential={gate.key}/" not in self.headers["authorization"]:
                     self.answer(400, [], _WORDS.format(code="ExpiredToken").encode())
                     return
-                if gate.refuse == "hang up":
+                refuse = gate.refuse if self.command in gate.methods else ""
+                if refuse == "hang up":
                     self.close_connection = True
                     return
-                if gate.refuse:
-                    status, code = gate.refuse
+                if refuse:
+                    status, code = refuse
                     self.answer(status, [], _WORDS.format(code=code).encode())
                     return
                 connection = http.client.HTTPConnection(host, timeout=30)
@@ -83,7 +86,8 @@ class Gate:
                         self.send_header(name, value)
                 self.send_header("content-length", length)
                 self.end_headers()
-                self.wfile.write(data)
+                if self.command != "HEAD":
+                    self.wfile.write(data)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

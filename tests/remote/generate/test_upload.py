@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import msgspec
 import pytest
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
@@ -88,7 +89,13 @@ def make_batch(folder: Path, number: int, size: int = 1000) -> Batch:
 
 
 def make(
-    folder: Path, url: str, bucket: str, run_id: str = "r1", *, sparing: bool = True
+    folder: Path,
+    url: str,
+    bucket: str,
+    run_id: str = "r1",
+    *,
+    sparing: bool = True,
+    on_note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Uploader, list[Batch]]:
     """An uploader and what it reports."""
     told: list[Batch] = []
@@ -98,6 +105,7 @@ def make(
         run_id,
         credentials=lambda: KEYS,
         on_safe=told.append,
+        on_note=on_note,
         sparing=sparing,
     )
     return uploader, told
@@ -186,6 +194,71 @@ def test_before_a_deletion_the_object_itself_is_asked(
         again.close()
         assert safe == told
         assert [path.rpartition("/")[2] for path in gate.heads] == asked
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "says"),
+    [
+        ("HEAD", "403", "2 uploaded batches may not be looked at (s3:GetObject is missing): their"),
+        ("GET", "AccessDenied", "may not be listed (s3:ListBucket is missing): 2 batches of"),
+    ],
+)
+def test_what_the_credentials_do_not_allow_is_told_and_deletes_nothing(
+    method: str,
+    code: str,
+    says: str,
+    tmp_path: Path,
+    s3_url: str,
+    bucket: Any,
+    gate: Gate,
+) -> None:
+    """Once, with the permission that is missing; later batches still go up."""
+    batches = [make_batch(tmp_path, n) for n in (1, 2)]
+    uploader, told = make(tmp_path, s3_url, bucket.name)
+    uploader.start(batches)
+    wait_for(lambda: len(told) == 2)
+    uploader.close()
+    gate.methods, gate.refuse = (method,), (403, code)
+    notes: list[str] = []
+    again, safe = make(tmp_path, gate.url, bucket.name, sparing=False, on_note=notes.append)
+    again.start(told)
+    again.offer(make_batch(tmp_path, 3))
+    wait_for(lambda: again.done)
+    again.close()
+    assert [batch.name for batch in safe] == ["completions_000003.jsonl"], "the rest is not safe"
+    assert len(notes) == 1 and says in notes[0] and "here are kept" in notes[0]
+    assert again.note == notes[0]
+    assert (again.error, again.lost, again.files) == ("", [], 3)
+
+
+@pytest.mark.parametrize("size", [1000, 900])
+def test_a_batch_of_before_that_may_not_be_looked_at_holds_up_no_other(
+    size: int, tmp_path: Path, s3_url: str, bucket: Any, gate: Gate
+) -> None:
+    """Killed before its manifest line: the bucket has it (or something else) under its name."""
+    batches = [make_batch(tmp_path, n) for n in (1, 2)]
+    other = tmp_path / "other"
+    other.mkdir()
+    theirs, _ = make(other, s3_url, bucket.name)
+    theirs.start([make_batch(other, 1, size)])
+    wait_for(lambda: theirs.done)
+    theirs.close()
+    gate.methods, gate.refuse = ("HEAD",), (403, "403")
+    mine, safe = make(tmp_path, gate.url, bucket.name)
+    mine.start(batches)
+    wait_for(lambda: mine.done, 20)
+    mine.close()
+    assert [batch.name for batch in safe] == ["completions_000002.jsonl"]
+    assert "completions_000001.jsonl: may not be looked at (s3:GetObject is missing" in mine.error
+    assert mine.records_waiting == 1
+    known = make_batch(tmp_path, 1)  # as its manifest line says
+    again, safe = make(tmp_path, gate.url, bucket.name, sparing=False)
+    again.start([msgspec.structs.replace(known, state="uploaded", etag="x")])
+    wait_for(lambda: again.done, 20)
+    again.close()
+    assert safe == []
+    assert bool(again.note) == (size == 1000)
+    assert bool(again.lost) == (size == 900), "another size is another file"
 
 
 def test_a_file_that_cannot_be_read_does_not_hold_up_the_others(
