@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from remote import verify
 from tests.remote.generate.desk import Desk
+from tests.remote.generate.gate import Gate
 
 ROOT = Path(__file__).parents[3]
 
@@ -221,3 +224,75 @@ async def desk(tmp_path: Path) -> AsyncIterator[Callable[..., Desk]]:
         await asyncio.gather(*one.tasks, return_exceptions=True)
         await one.dispatcher.floor.client.close()
         one.close()
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    """Endpoint of a fresh S3."""
+    from moto.server import ThreadedMotoServer  # slow to import, as boto3 is
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_url: str, request: pytest.FixtureRequest) -> Any:
+    """A new bucket of the test's own."""
+    import boto3
+    from botocore.config import Config
+
+    name = "b" + hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
+    s3 = boto3.resource(
+        "s3",
+        endpoint_url=s3_url,
+        aws_access_key_id="stand-in",
+        aws_secret_access_key="stand-in",
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    return s3.create_bucket(Bucket=name)
+
+
+def options(url: str, bucket: Any, folder: Path) -> tuple[str, ...]:
+    """What a run is told to upload to the bucket."""
+    keys = folder / "keys"
+    keys.write_text("".join(f"{name}={value}\n" for name, value in KEYS.items()))
+    return ("--s3", f"{bucket.name}/run/", "--s3-endpoint", url, "--credentials", str(keys))
+
+
+@pytest.fixture
+def s3_options(s3_url: str, bucket: Any, tmp_path: Path) -> tuple[str, ...]:
+    """The same, without a gate."""
+    return options(s3_url, bucket, tmp_path)
+
+
+@pytest.fixture
+def gate(s3_url: str) -> Iterator[Gate]:
+    """In front of the S3."""
+    gate = Gate(s3_url)
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def told(gate: Gate, bucket: Any, tmp_path: Path) -> tuple[str, ...]:
+    """What a run is told to upload to the bucket, through the gate."""
+    return options(gate.url, bucket, tmp_path)
+
+
+@pytest.fixture
+def clean(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Generation], None]:
+    """The audit of directory and bucket finds nothing, and everything is in the bucket."""
+
+    def check(run: Generation) -> None:
+        for name, value in KEYS.items():  # the run was told them in a file
+            monkeypatch.setenv(name, value)
+        report = verify.audit(run.folder, prompts=run.prompts, s3=verify.S3Source(s3_url))
+        assert not report.violations, report.violations
+        assert report.in_bucket == report.uploaded > 0
+        assert report.not_done == 0
+
+    return check
