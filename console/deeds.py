@@ -75,6 +75,10 @@ async def do(app: StokerApp, action: Action) -> None:
             app.inbox.look(app.lookback.zoom(-1 if action.name == "chart.in" else 1))
         case "chart.back" | "chart.forward":
             app.inbox.look(app.lookback.move(-1 if action.name == "chart.back" else 1))
+        case "chart.whole":
+            if app.lookback.run() is None:
+                app.say("no run here yet: nothing to show the whole of")
+            app.inbox.look(app.lookback.all())
         case "chart.metric":
             app.plots = (app.plots + 1) % len(SETS)
         case _ if action.group == "Replay":

@@ -60,7 +60,8 @@ class Inbox:
     def _keep_past(self, watch: Watch, snapshot: Snapshot) -> None:
         """What is now becomes what was; a recording that is played fast is read instead."""
         if watch.replay is None:
-            watch.lookback.add(watch.state)
+            if watch.lookback.add(watch.state) and watch is self._app.front:
+                self.look(changed=True)
         elif snapshot.time != self._played and not self._reading:
             self._played = snapshot.time
             self._reading = True

@@ -215,3 +215,14 @@ def stop_cost(state: State) -> str:
     left = progress.remaining or max(0, progress.total - progress.completed - progress.failed)
     parts.append(f"{left:,} prompts are left")
     return "; ".join(parts)
+
+
+def run_times(state: State) -> tuple[float, float | None] | None:
+    """When the run began and, where it has ended, when; None where there is none. A run of an
+    older tool does not say when it began: then as long ago as it worked."""
+    run = state.run
+    if run.progress is None:
+        return None
+    last = run.progress.time or state.time
+    began = last - run.progress.elapsed_hours * 3600 if run.began is None else run.began
+    return (began, None if run.alive else last) if began < last else None

@@ -15,6 +15,7 @@ from console.feed import FeedError
 from console.hindsight import Hindsight
 from console.model import GAP, Link
 from console.text import clock, moment
+from remote.marks import thin
 from remote.protocol import (
     Epoch,
     Event,
@@ -26,10 +27,12 @@ from remote.protocol import (
     HostState,
     Lights,
     LogPart,
+    Marks,
     Message,
     ReadEvents,
     ReadHistory,
     ReadLog,
+    ReadMarks,
     Request,
     Result,
     RunState,
@@ -322,6 +325,9 @@ class ReplayFeed:
                     if e.id > after and (before is None or e.id < before)
                 ]
                 return Events(found[-limit:])
+            case ReadMarks(since=since, until=until, points=points):
+                end = min(until or self.at, self.at)
+                return Marks(thin(self.recorded.events, since, end, points))
             case ReadLog():
                 try:
                     return await asyncio.to_thread(self.recorded.read_log, request)

@@ -130,17 +130,22 @@ def clock(at: float | None) -> str:
 
 def clock_day(at: float, now: float) -> str:
     """Local time of day with its seconds; ``11-29`` in front where it was not today."""
+    form = "%H:%M:%S" if same_day(at, now) else "%m-%d %H:%M:%S"
+    return time.strftime(form, time.localtime(at))
+
+
+def same_day(at: float, now: float) -> bool:
+    """Whether both are of one day here."""
     there, here = time.localtime(at), time.localtime(now)
-    today = (there.tm_year, there.tm_yday) == (here.tm_year, here.tm_yday)
-    return time.strftime("%H:%M:%S" if today else "%m-%d %H:%M:%S", there)
+    return (there.tm_year, there.tm_yday) == (here.tm_year, here.tm_yday)
 
 
 def moment(at: float | None, now: float) -> str:
     """Local time, with its day when not today: ``03:12``, ``Tue 03:12``, ``8 Dec 03:12``."""
     if at is None or not math.isfinite(at) or at > 32_503_680_000:
         return UNKNOWN
-    there, here = time.localtime(at), time.localtime(now)
-    if (there.tm_year, there.tm_yday) == (here.tm_year, here.tm_yday):
+    there = time.localtime(at)
+    if same_day(at, now):
         return time.strftime("%H:%M", there)
     if abs(at - now) < 6 * 86400:
         return time.strftime("%a %H:%M", there)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from console import away, model
+from console import away, model, reckon
 from console.feed import Connect, Feed, FeedError
 from console.flags import Book
 from console.lookback import Lookback
@@ -79,7 +79,9 @@ class Watch:
         self.read_only = source.read_only
         self.target = source.target
         self.state = State()
-        self.lookback = Lookback(self._ask_past, lambda: self.state.time or time.time())
+        self.lookback = Lookback(
+            self._ask_past, lambda: self.state.time or time.time(), self._run_times
+        )
         self.remembered = remembered or {}
         """How earlier consoles saw what they looked at, by journal."""
         self.seen: Seen | None = None
@@ -225,6 +227,11 @@ class Watch:
         if isinstance(result, Events):
             self.state = model.with_events(self.state, result.events)
         return result
+
+    def _run_times(self) -> tuple[float, float | None] | None:
+        if self.replay is not None:  # the whole of what was recorded
+            return self.replay.recorded.begin, None
+        return reckon.run_times(self.state)
 
     async def _ask_past(self, request: Request) -> Result | None:
         try:

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from remote import samples
+from remote.marks import thin
 from remote.protocol import Epoch, Event, History, RunState, Swap
 from remote.samples import Sample
 
@@ -58,6 +59,10 @@ BACKLOG = 600
 RETRY_S = 10.0
 UPKEEP_S = 60.0
 DURABLE_S = 20.0
+
+
+MOST_MARKED = 100_000
+"""Events that are looked through for the marks of a chart."""
 
 
 class Journal:
@@ -252,6 +257,18 @@ class Journal:
 
         return await self._in_thread(read) + ring
 
+    async def marks(self, since: float, until: float, points: int) -> list[Event]:
+        """What is worth a mark on a chart of that time; see :func:`remote.marks.thin`."""
+        ring = list(self.recent)
+        first = ring[0].id if ring else self._last_event + 1
+
+        def read() -> list[Event]:
+            where = "time >= ? AND time <= ? AND id < ?"
+            return self._read_events(where, (since, until, first), MOST_MARKED)
+
+        held = await self._in_thread(read) if not ring or since < ring[0].time else []
+        return thin([*held, *ring], since, until, max(1, min(points, 2000)))
+
     async def history(self, since: float, until: float, points: int) -> History:
         """At most ``points`` columns of averages; see :func:`remote.samples.columns`."""
         points = max(1, min(points, 2000))
@@ -399,7 +416,7 @@ class Journal:
             raise
         self._written_event = fresh[-1].id
 
-    def _read_events(self, where: str, values: tuple[int, ...], limit: int) -> list[Event]:
+    def _read_events(self, where: str, values: tuple[float, ...], limit: int) -> list[Event]:
         if self._db is None or limit <= 0:
             return []
         query = (

@@ -22,8 +22,16 @@ CHART: Final[tuple[Action, ...]] = (
     Action(
         "chart.out",
         "Zoom out",
-        "Show a longer window, up to the whole run.",
+        "Show a longer window.",
         ("minus",),
+        "Chart",
+        screens=_FLEET,
+    ),
+    Action(
+        "chart.whole",
+        "Whole run",
+        "The window from the run's begin to now or to its end; the same key leads back.",
+        ("W",),
         "Chart",
         screens=_FLEET,
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console import model
-from console.text import clock, duration, short
+from console.text import clock, duration, moment, same_day, short
 from console.trend import Trend, nice_top, shrink, steps_of
 from console.widgets.marks import apart, mark_line, spread_parts
 from console.widgets.paint import (
@@ -175,8 +175,9 @@ def request(
     marks: Sequence[float],
     focus: int | None,
     odd: Collection[int] = (),
+    now: float | None = None,
 ) -> dict[str, Any]:
-    """What to ask of the drawing process for this window."""
+    """What to ask of the drawing process for this window; ``now`` where it ends earlier."""
     points = min(trend.points, max(16, (width - 6) * 2))
     chosen: list[dict[str, Any]] = []
     labels: list[list[Any]] = []
@@ -207,7 +208,7 @@ def request(
         top = nice_top(max(top, plot.least))
     chosen.sort(key=lambda s: bool(s.pop("focus")))
     start = until - trend.span
-    positions, words = _time_ticks(start, until, points, width)
+    positions, words = _time_ticks(start, until, points, width, now)
     steps = steps_of(top) if height >= 10 else 2
     heights = [top * i / steps for i in range(steps + 1)]
     return {
@@ -226,16 +227,22 @@ def request(
 
 
 def _time_ticks(
-    start: float, until: float, points: int, width: int
+    start: float, until: float, points: int, width: int, now: float | None
 ) -> tuple[list[float], list[str]]:
+    """A window that follows says how long ago, an earlier one when."""
     count = 2 if width < 40 else 3 if width < 70 else 5
     long = until - start > 20 * 3600
+    other = now is not None and not same_day(start, now)
     positions, words = [], []
     for i in range(count):
         at = start + (until - start) * i / (count - 1)
         positions.append(round((points - 1) * i / (count - 1), 1))
-        word = clock(at)[:5] if not long else f"{duration(until - at)} ago"
-        words.append("now" if long and i == count - 1 else word)
+        if now is not None and (long or other):
+            words.append(moment(at, now))
+        elif long:
+            words.append("now" if i == count - 1 else f"{duration(until - at)} ago")
+        else:
+            words.append(clock(at)[:5])
     return positions, words
 
 
@@ -284,7 +291,10 @@ class Chart(Painted):
             left = _axis(self._rows[0])
             end = app.lookback.end
             start = end - app.lookback.window.span
-            lines.append(mark_line(app.state, start, end, left, width, app.focus_gpu))
+            marked = mark_line(
+                app.state, start, end, left, width, app.focus_gpu, app.lookback.events
+            )
+            lines.append(marked)
         lines += [
             [(text, self._style(code, faded)) for text, code in row]
             for row in self._rows[: height - len(lines)]
@@ -307,6 +317,8 @@ class Chart(Painted):
             (f" {self.plot.title}", "bold text"),
             (f"  {app.lookback.text}  ", "dim"),
         ]
+        if app.lookback.loaded and not app.lookback.window.gpus(metric):
+            title.append(("nothing was recorded then", "warn"))
         if problem and self._rows:
             return clip([*title, (problem, "bad")], width)
         ends: list[Part] = []
@@ -342,7 +354,8 @@ class Chart(Painted):
             return
         self._drawn = key
         odd = apart(app.state, self.plot.metrics[0].name)
-        ask = request(self.plot, trend, until, width, height, marks, app.focus_gpu, odd)
+        ended = app.state.time if app.lookback.until is not None else None
+        ask = request(self.plot, trend, until, width, height, marks, app.focus_gpu, odd, ended)
         self._drawing = asyncio.create_task(self._draw(ask))
 
     async def _draw(self, ask: dict[str, Any]) -> None:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from console import model, reckon
 from console.text import number, percent
 from console.widgets.paint import Line, Part, gpu_style
+from remote.marks import BAD, NONE, PLAIN, WARN, weight
 from remote.protocol import Event
 
-_SHOWN = ("run.", "swap.", "action", "server.ready", "server.restart")
-"""Beginnings of the kinds of events that are marked though nothing is wrong."""
-_PASSED = ("swap.step", "action.done", "run.message", "verdict")
-
-
-def _mark(event: Event) -> tuple[int, str, str] | None:
-    """Weight, sign and style of an event on the axis; None for one that is not marked."""
-    if event.level == "error":
-        return 3, "✖", "bold bad"
-    if event.kind in _PASSED:
-        return None
-    if event.level == "warning":
-        return 2, "▲", "warn"
-    return (1, "·", "dim") if event.kind.startswith(_SHOWN) else None
+_SIGNS = {BAD: ("✖", "bold bad"), WARN: ("▲", "warn"), PLAIN: ("·", "dim")}
+_EPOCH = BAD + 1
 
 
 def mark_line(
-    state: model.State, start: float, until: float, left: int, width: int, focus: int | None
+    state: model.State,
+    start: float,
+    until: float,
+    left: int,
+    width: int,
+    focus: int | None,
+    past: Sequence[Event] = (),
 ) -> Line:
     """One line of ``width`` cells over an axis that begins after ``left``: what happened when.
 
     ``e3`` stands where epoch 3 began. Of events in one cell the gravest is shown; with a GPU
-    chosen, those of other GPUs are not.
+    chosen, those of other GPUs are not. ``past``: events that the state does not hold any more.
     """
     room = width - left
     cells: list[tuple[int, str, str]] = [(0, " ", "text")] * max(0, room)
@@ -42,12 +38,12 @@ def mark_line(
         share = (time - start) / (until - start)
         return min(room - 1, int(share * room)) if 0 <= share <= 1 else None
 
-    for event in state.events:
+    for event in (*past, *state.events):
         if focus is not None and event.gpu not in (None, focus):
             continue
-        place, mark = at(event.time), _mark(event)
-        if place is not None and mark is not None and mark[0] >= cells[place][0]:
-            cells[place] = mark
+        place, heavy = at(event.time), weight(event)
+        if place is not None and heavy != NONE and heavy >= cells[place][0]:
+            cells[place] = (heavy, *_SIGNS[heavy])
     for epoch in state.epochs:
         place = at(epoch.since)
         if place is None:
@@ -55,7 +51,7 @@ def mark_line(
         label = f"e{epoch.id}"
         place = min(place, room - len(label))
         for offset, char in enumerate(label):
-            cells[place + offset] = (4, char, "bold accent")
+            cells[place + offset] = (_EPOCH, char, "bold accent")
     parts: list[Part] = [(" " * left, "text")]
     for _, char, style in cells:
         if parts[-1][1] == style:

@@ -19,12 +19,14 @@ from remote.journal import Journal
 from remote.paths import Workspace
 from remote.protocol import (
     Events,
+    Marks,
     ReadAnswers,
     ReadBatches,
     ReadEvents,
     ReadFlags,
     ReadHistory,
     ReadLog,
+    ReadMarks,
     ReadMix,
     Request,
     Result,
@@ -67,6 +69,9 @@ class Reader:
             case ReadEvents():
                 limit = max(0, min(request.limit, 5000))
                 return Events(await journal.events(request.after, limit, request.before))
+            case ReadMarks():
+                until = time.time() if request.until is None else request.until
+                return Marks(await journal.marks(request.since, until, request.points))
             case ReadBatches():
                 return await asyncio.to_thread(batches.count, run.output)
             case ReadMix():

@@ -12,6 +12,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from remote.fleet.outside import Dispatch
 from remote.fleet.records import Folder
 from remote.generate import control, layout, lock
 from remote.generate.control import Control
+from remote.generate.records import RunFile
 from remote.paths import Workspace
 from remote.protocol import Progress, RunSpec, RunState, TargetSpec
 
@@ -63,6 +65,8 @@ class Run:
         self._spec = RunSpec()
         self._alive = False
         self._progress_mtime = 0
+        self._began: tuple[str, float] | None = None
+        """Which run began when."""
         self._message = ""
         self._target: TargetSpec | None = None
         self._died: float | None = None
@@ -101,6 +105,7 @@ class Run:
             progress=self.progress,
             foreign=self.foreign,
             exit=None if self._alive else self.exit,
+            began=self._began[1] if self._began is not None else None,
         )
 
     async def take(self, spec: TargetSpec) -> None:
@@ -301,6 +306,16 @@ class Run:
             self.progress = None
         except (OSError, msgspec.DecodeError):
             pass  # an older tool's file may hold other types: the last good one stays
+        self._read_began()
+
+    def _read_began(self) -> None:
+        run = self.progress.run_id if self.progress is not None else ""
+        if not run:
+            self._began = None  # none there, or an older tool's: it does not say
+        elif self._began is None or self._began[0] != run:
+            with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
+                told = msgspec.json.decode((self.output / layout.RUN).read_bytes(), type=RunFile)
+                self._began = (run, datetime.fromisoformat(told.created).timestamp())
 
     def _foreign(self) -> bool:
         """Whether a run that is not ours works in the output folder."""

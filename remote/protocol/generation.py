@@ -96,3 +96,5 @@ class RunState(Struct, frozen=True):
     progress: Progress | None = None
     foreign: bool = False
     exit: int | None = None
+    began: float | None = None
+    """When its directory was begun, sessions and pauses ago."""

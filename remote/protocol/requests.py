@@ -124,6 +124,15 @@ class ReadEvents(Struct, tag="events", frozen=True):
     before: int | None = None
 
 
+class ReadMarks(Struct, tag="marks", frozen=True):
+    """What is worth a mark on the axis of a chart of that time, the gravest where several fall into
+    one of ``points`` equal parts of it; see :mod:`remote.marks`. → :class:`Marks`"""
+
+    since: float
+    until: float | None = None
+    points: int = 300
+
+
 class ReadBatches(Struct, tag="batches", frozen=True):
     """What the batch files of the run's directory themselves say. → :class:`Batches`"""
 
@@ -183,6 +192,7 @@ Request: TypeAlias = (
     | ReadLog
     | ReadHistory
     | ReadEvents
+    | ReadMarks
     | ReadBatches
     | ReadMix
     | ReadAnswers
@@ -196,6 +206,7 @@ READ_ONLY: tuple[type, ...] = (
     ReadLog,
     ReadHistory,
     ReadEvents,
+    ReadMarks,
     ReadBatches,
     ReadMix,
     ReadAnswers,

@@ -77,6 +77,12 @@ class Events(Struct, tag="events", frozen=True):
     events: list[Event]
 
 
+class Marks(Struct, tag="marks", frozen=True):
+    """What is marked on the axis of a chart: events in the order of their ids, with gaps."""
+
+    events: list[Event]
+
+
 class BatchFile(Struct, frozen=True):
     """One batch file, as its line in the manifest has it; the open one as it is on disk."""
 
@@ -211,5 +217,15 @@ class FlagCatalogue(Struct, tag="flags", frozen=True):
 
 
 Result: TypeAlias = (
-    Snapshot | Done | Plan | LogPart | History | Events | Batches | Mix | Answers | FlagCatalogue
+    Snapshot
+    | Done
+    | Plan
+    | LogPart
+    | History
+    | Events
+    | Marks
+    | Batches
+    | Mix
+    | Answers
+    | FlagCatalogue
 )

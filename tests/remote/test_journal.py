@@ -67,6 +67,22 @@ async def test_events_come_back_in_order_after_any_cursor(journal: Journal) -> N
     await again.close()
 
 
+async def test_marks_of_a_long_time_are_few_and_the_gravest(journal: Journal) -> None:
+    """Also those that the ring does not hold any more; of each GPU its own."""
+    first = journal.emit("server.failed", "died", gpu=3, level="error")
+    for i in range(6_000):
+        journal.emit("server.ready", f"ready {i}", gpu=i % 2)
+        journal.emit("sample", "of no mark")
+    last = journal.emit("server.silent", "silent", gpu=0, level="warning")
+    whole = await journal.marks(first.time - 1, last.time + 1, 10)
+    assert whole[0] == first
+    assert whole[-1] == last
+    assert len(whole) <= 2 + 2 * 10
+    assert {e.kind for e in whole} == {"server.failed", "server.ready", "server.silent"}
+    assert await journal.marks(last.time + 1, last.time + 2, 10) == []
+    assert await journal.marks(last.time + 2, last.time, 10) == []
+
+
 async def test_ids_grow_even_when_the_file_was_lost(journal: Journal) -> None:
     last = journal.emit("test", "before").id
     await journal.close()

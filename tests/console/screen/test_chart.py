@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from console.model import State
+from console.text import moment
 from console.trend import Trend
 from console.widgets import chart
 from console.widgets.chart import THROUGHPUT, Chart, request
@@ -99,3 +100,29 @@ async def test_drawing_is_tried_again_and_a_frozen_picture_says_so(
         monkeypatch.setattr(chart, "AGAIN_S", 0.0)
         await one.until(lambda: not plotter.problem)
         await one.until(lambda: "plots:" not in one.screen())
+
+
+def test_an_earlier_window_has_its_own_times_on_the_axis() -> None:
+    """Not those of one that ends now: ``15d ago`` would be wrong by half a month."""
+    trend = Trend(30 * 86_400, 60)
+    day = 86_400.0
+    follows = request(THROUGHPUT, trend, 400 * day, 110, 20, [], None)
+    assert follows["x"][1][0] == "30d00h ago"
+    assert follows["x"][1][-1] == "now"
+    earlier = request(THROUGHPUT, trend, 385 * day, 110, 20, [], None, now=400 * day)
+    assert earlier["x"][1] == [moment(at * day, 400 * day) for at in (355, 362.5, 370, 377.5, 385)]
+    near = request(
+        THROUGHPUT, Trend(900, 60), 400 * day + 60, 110, 20, [], None, now=400 * day + 99
+    )
+    assert near["x"][1][-1] == moment(400 * day + 60, 400 * day + 99)
+
+
+def test_marks_of_the_past_stand_beside_those_that_are_held() -> None:
+    """Each once, the gravest in front."""
+    state = State(events=(Event(9, 1_050.0, "server.ready", "info", "", 0),))
+    past = [
+        Event(2, 1_020.0, "server.failed", "error", "", 3),
+        Event(9, 1_050.0, "server.ready", "info", "", 0),
+    ]
+    line = "".join(t for t, _ in mark_line(state, 1_000.0, 1_100.0, 4, 54, None, past))
+    assert {place - 4: sign for place, sign in enumerate(line) if sign != " "} == {10: "✖", 25: "·"}

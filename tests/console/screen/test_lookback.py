@@ -6,7 +6,16 @@ import pytest
 
 from console.lookback import RECENT_S, SPANS, Lookback
 from console.model import State
-from remote.protocol import History, ReadHistory, Request, Result, ServerState
+from remote.protocol import (
+    Event,
+    History,
+    Marks,
+    ReadHistory,
+    ReadMarks,
+    Request,
+    Result,
+    ServerState,
+)
 
 
 class Journal:
@@ -15,9 +24,12 @@ class Journal:
     def __init__(self) -> None:
         self.now = 100_000.0
         self.asked: list[ReadHistory] = []
+        self.run: tuple[float, float | None] | None = None
 
     async def ask(self, request: Request) -> Result | None:
         """See :class:`Lookback`."""
+        if isinstance(request, ReadMarks):
+            return Marks([Event(1, request.since, "server.failed", "error", "")])
         assert isinstance(request, ReadHistory)
         self.asked.append(request)
         middle = (request.since + (request.until or self.now)) / 2
@@ -25,13 +37,13 @@ class Journal:
 
     def lookback(self) -> Lookback:
         """One on this journal's clock."""
-        return Lookback(self.ask, lambda: self.now)
+        return Lookback(self.ask, lambda: self.now, lambda: self.run)
 
-    def live(self, lookback: Lookback, seconds: float) -> None:
-        """A snapshot after so long."""
+    def live(self, lookback: Lookback, seconds: float) -> bool:
+        """A snapshot after so long; whether the window must be loaded anew."""
         self.now += seconds
         servers = {0: ServerState(0, "ready", gen_tok_s=5.0)}
-        lookback.add(State(time=self.now, servers=servers))
+        return lookback.add(State(time=self.now, servers=servers))
 
 
 async def test_it_begins_with_the_newest_and_loads_what_was_before() -> None:
@@ -97,10 +109,78 @@ async def test_a_window_that_was_left_is_not_filled() -> None:
     plain = journal.ask
 
     async def late(request: Request) -> Result | None:
-        lookback.zoom(1)
+        if isinstance(request, ReadHistory):
+            lookback.zoom(1)
         return await plain(request)
 
     lookback._ask = late
     await lookback.load_window()
     assert lookback.window.span == SPANS[2]
     assert lookback.window.top("gen_tok_s") == pytest.approx(0.0)
+
+
+async def test_the_whole_run_is_a_window_of_its_own() -> None:
+    """It begins where the run began, keeps room for what comes, and is read anew once that is
+    used up."""
+    journal = Journal()
+    journal.run = (journal.now - 10_000, None)
+    lookback = journal.lookback()
+    assert lookback.all()
+    assert lookback.text == "the whole run, 2h46m"
+    assert journal.now - lookback.window.span < journal.now - 10_000
+    await lookback.load_window()
+    assert lookback.loaded
+    assert [e.kind for e in lookback.events] == ["server.failed"]
+    assert not journal.live(lookback, 500)
+    before = lookback.window
+    assert journal.live(lookback, 1_000)
+    assert lookback.window is not before
+    assert lookback.window.span >= 11_500
+    assert not lookback.events
+    assert lookback.all()
+    assert (lookback.whole, lookback.text) == (False, "15m")
+
+
+def test_the_window_of_an_ended_run_is_that_run() -> None:
+    """Not the time since."""
+    journal = Journal()
+    journal.run = (journal.now - 90_000, journal.now - 50_000)
+    lookback = journal.lookback()
+    assert lookback.all()
+    assert (lookback.window.span, lookback.until) == (40_000, journal.now - 50_000)
+    assert not journal.live(lookback, 100_000)
+    assert lookback.follow()
+    assert lookback.until is None
+
+
+def test_zooming_goes_through_the_whole_run() -> None:
+    """Between the next shorter and the next longer window, both ways."""
+    journal = Journal()
+    journal.run = (journal.now - 10_000, None)
+    lookback = journal.lookback()
+    seen = []
+    while lookback.zoom(1):
+        seen.append("run" if lookback.whole else lookback.window.span)
+    assert seen == [SPANS[2], "run", *SPANS[3:]]
+    seen = []
+    while lookback.zoom(-1):
+        seen.append("run" if lookback.whole else lookback.window.span)
+    assert seen == [*reversed(SPANS[3:-1]), "run", *reversed(SPANS[:3])]
+    assert lookback.window.span == SPANS[0]
+
+
+def test_a_target_without_a_run_has_no_such_window() -> None:
+    """Nothing changes."""
+    lookback = Journal().lookback()
+    assert not lookback.all()
+    assert lookback.text == "15m"
+
+
+def test_an_earlier_window_names_its_day() -> None:
+    """Where that is not today."""
+    journal = Journal()
+    lookback = journal.lookback()
+    while lookback.zoom(1):
+        pass
+    lookback.move(-1)
+    assert lookback.text.startswith("30d to 12-")

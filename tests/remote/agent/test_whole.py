@@ -319,6 +319,8 @@ async def test_a_swap_that_an_agent_left_is_finished_by_the_next(site: Site) -> 
     await site.until(lambda s: s.run.alive and completed(s) >= 20)
     assert "stopping" in await site.done(RunControl(do="stop"))
     shown = await site.until(lambda s: not s.run.alive)
+    assert shown.run.began is not None
+    assert 0 <= time.time() - shown.run.began < 600
     assert shown.run.exit == 130
     assert "done, 0 repaired" in await site.done(RunControl(do="resume"))
     shown = await site.until(lambda s: not s.run.alive and completed(s) == COUNT, 120)
