@@ -239,21 +239,32 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
         cost = reckon.stop_cost(state)
     question = " ".join(question.split())
     plan = None
+    named: list[int] = []
     if isinstance(request, Rollback):
-        plan = functools.partial(plan_lines, watch, msgspec.structs.replace(request, dry_run=True))
-    await _confirm(
-        app, question, action, how, line, cost, lambda: app.outbox.send(request, watch), plan
-    )
+        looking = msgspec.structs.replace(request, dry_run=True)
+        plan = functools.partial(plan_lines, watch, looking, named)
+
+    def do() -> Coroutine[Any, Any, object]:
+        sent = request
+        if isinstance(sent, Rollback):  # what the plan has named, and was confirmed with it
+            sent = msgspec.structs.replace(sent, take_over=named)
+        return app.outbox.send(sent, watch)
+
+    await _confirm(app, question, action, how, line, cost, do, plan)
 
 
-async def plan_lines(watch: Watch, request: Rollback) -> list[str]:
-    """What a rollback would change, and its cost as the agent reckons it; or why it cannot be."""
+async def plan_lines(watch: Watch, request: Rollback, named: list[int]) -> list[str]:
+    """What a rollback would change, and its cost as the agent reckons it; or why it cannot be.
+
+    ``named`` gets the processes of others' servers that it would end.
+    """
     try:
         found = await watch.call(request, PLAN_S)
     except FeedError as error:
         return [visible(str(error))]
     if not isinstance(found, Plan):
         return []
+    named[:] = found.take_over
     return [visible(line) for line in (*found.diff, *found.warnings, *found.costs)]
 
 

@@ -20,6 +20,9 @@ Level: TypeAlias = Literal["error", "warning", "good", "info"]
 OWN = ("action",)
 """Kinds of events that tell of what a person did."""
 
+UNWATCHED = "agent.lost"
+"""The kind of an event that tells of a time in which nothing was watched."""
+
 _ORDER: dict[Level, int] = {"error": 0, "warning": 1, "good": 2, "info": 3}
 _DEADLY = ("server.failed", "server.stalled")
 _SWAPS = ("swap.done", "swap.failed", "swap.rolled_back")
@@ -101,6 +104,8 @@ def _alerts(events: Sequence[Event], words: Words) -> list[Told]:
     found = [Told("warning", text, "events") for text in alerts[-4:]]
     if len(alerts) > 4:
         found.append(Told("warning", f"and {len(alerts) - 4} more alerts", "events"))
+    lost = [e for e in events if e.kind == UNWATCHED]
+    found += [Told("warning", f"{words.moment(e.time)} {e.text}", "events") for e in lost[-3:]]
     return found + [
         Told("error", f"{words.moment(e.time)} {e.text}", "events") for e in others[-3:]
     ]

@@ -141,19 +141,18 @@ async def swap(target: Target, request: Restart | Rollback, *, yes: bool, as_jso
         return 0
     # Without a link meanwhile: whoever is asked may take long, and the bridge leaves a silent one.
     ask(_question(target, request, plan), yes=yes)
-    if isinstance(request, Restart):
-        request = replace(request, take_over=plan.take_over)
     async with session(target) as here:
-        return await _swap(here, request)
+        return await _swap(here, replace(request, take_over=plan.take_over))
 
 
 def _question(target: Target, request: Restart | Rollback, plan: Plan) -> str:
     how = f"({request.strategy}, {request.in_flight})"
+    if plan.take_over:
+        how += f", ending {len(plan.take_over)} not started by Stoker"
     if isinstance(request, Rollback):
         epoch = "the previous flags" if request.epoch is None else f"epoch {request.epoch}"
         return f"Roll {_which(target, None)} back to {epoch} {how}?"
-    ending = f", ending {len(plan.take_over)} not started by Stoker" if plan.take_over else ""
-    return f"Restart {_which(target, request.gpus)} {how}{ending}?"
+    return f"Restart {_which(target, request.gpus)} {how}?"
 
 
 async def confirm(target: Target, *, back: bool, yes: bool) -> int:

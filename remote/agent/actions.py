@@ -10,21 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
 from remote.agent import epochs
 from remote.agent.epochbook import EpochBook
-from remote.agent.firstminute import FirstMinute
-from remote.agent.run import Run
+from remote.agent.owner import Owner
 from remote.agent.serve import RequestError
 from remote.agent.swaps import Swaps
 from remote.agent.target import chosen
 from remote.agent.turns import Turns
-from remote.fleet.fleet import Fleet
 from remote.generate import recovery
 from remote.generate.lock import LockedError
 from remote.generate.mending import RecoveryError
-from remote.journal import Journal
 from remote.protocol import (
     Decide,
     Done,
@@ -40,20 +36,6 @@ from remote.protocol import (
     TargetSpec,
     Up,
 )
-
-
-class Owner(Protocol):
-    """What actions need of the agent."""
-
-    journal: Journal
-    run: Run
-    first_minute: FirstMinute
-
-    @property
-    def known_spec(self) -> TargetSpec: ...
-
-    async def fleet(self, spec: TargetSpec | None = None) -> Fleet: ...
-    def emit(self, kind: str, text: str, *, level: str = "info", who: str = "") -> object: ...
 
 
 class Actions:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from remote import host, samples
-from remote.agent import alerts, diff, epochs, prune
+from remote.agent import alerts, diff, epochs, prune, watched
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
 from remote.agent.firstminute import FirstMinute
@@ -83,6 +83,7 @@ class Agent:
         self._epochs_kept: dict[int, float] = {}
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
         self._webhook = Webhook(lambda: self.spec, self._webhook_problem)
+        self._watched = watched.Watched(self.journal)
         self._lookers = Lookers(self.journal, self._webhook)
         self._xids = Xids(self.emit, self._gpus.buses)
         self._simulated = os.environ.get("STOKER_SIMULATED") == "1"
@@ -98,11 +99,15 @@ class Agent:
         await self.journal.open()
         self.first_minute.read_back()
         self._lookers.read_back()
+        unwatched, now = self._watched.read_back(), time.time()
         self.emit("agent.started", f"agent {self.code[:12]} started, pid {os.getpid()}")
         spec = await asyncio.to_thread(read_spec, self.workspace.spec)
         if spec is not None:
             self.spec = spec
-            await self.fleet()
+            fleet = await self.fleet()
+            if unwatched is not None:
+                text = watched.gap(unwatched, now, _up(fleet.states()), self.run.alive)
+                self.emit("agent.lost", text, level="warning")
             await self._actions.go_on()
         await self._look()
 
@@ -129,6 +134,7 @@ class Agent:
         self.run.close()
         self._xids.close()
         await self.run.written()
+        self._watched.over(time.time())
         self.emit("agent.ended", "agent ended; servers and run go on")
         await self.journal.close()
 
@@ -222,6 +228,7 @@ class Agent:
                 await self._actions.tell_run()
             infos, states = self._fleet.infos(), self._fleet.states()
             self._count(infos, states, now, seconds)
+            self._watched.beat(now, _up(states), self.run.alive)
             if self.spec is not None:
                 self.first_minute.look(self.spec, infos, states, now)
         before, self._picture = self._picture, self._compose(now)
@@ -407,3 +414,8 @@ class Agent:
         except OSError as error:
             text = f"{self.workspace.spec}: {error.strerror}: kept in memory only"
             self._later("agent.target", text, "warning")
+
+
+def _up(states: list[ServerState]) -> list[int]:
+    """The GPUs of which a server is up."""
+    return [state.gpu for state in states if state.state not in ("stopped", "failed")]

@@ -5,45 +5,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from remote.agent import epochs
 from remote.agent.epochbook import EpochBook
-from remote.agent.firstminute import FirstMinute
-from remote.agent.run import Run
+from remote.agent.owner import Owner
 from remote.agent.serve import RequestError
 from remote.agent.target import chosen
 from remote.agent.turns import Turns
 from remote.fleet.fleet import Fleet, FleetError
 from remote.fleet.plan import spent
-from remote.journal import Journal
 from remote.protocol import (
     Decide,
     Done,
     Epoch,
     Flags,
+    Plan,
     Restart,
     Result,
     Rollback,
     Swap,
-    TargetSpec,
 )
 from remote.verdict import expected_tokens
-
-
-class Owner(Protocol):
-    """What swaps need of the agent."""
-
-    journal: Journal
-    run: Run
-    first_minute: FirstMinute
-
-    @property
-    def known_spec(self) -> TargetSpec: ...
-    async def fleet(self, spec: TargetSpec | None = None) -> Fleet: ...
-    def emit(self, kind: str, text: str, *, level: str = "info", who: str = "") -> object: ...
 
 
 class Swaps:
@@ -132,7 +116,7 @@ class Swaps:
         plan = replace(plan, warnings=[*warnings, *plan.warnings])
         if request.dry_run or plan.swap is None:
             return plan
-        if unasked := sorted({*plan.take_over} - {*restart.take_over}):
+        if unasked := sorted({*plan.take_over} - {*request.take_over}):
             raise RequestError(
                 f"not started by Stoker: pid {', '.join(map(str, unasked))}: a restart ends it "
                 "only after the plan that names it was confirmed (`stoker restart`)",
@@ -148,12 +132,17 @@ class Swaps:
             why or "restart",
             always=bool(set_flags or unset_flags),
         )
+        return await self._begin(fleet, plan, replace(plan.swap, who=who), old, new)
+
+    async def _begin(
+        self, fleet: Fleet, plan: Plan, planned: Swap, old: Epoch | None, new: Epoch
+    ) -> Plan:
+        """The plan as it is being carried out; durable when this returns."""
         swap = replace(
-            plan.swap,
+            planned,
             id=self._owner.journal.next_swap(),
             from_epoch=old.id if old else None,
             to_epoch=new.id,
-            who=who,
             began=time.time(),
         )
         self.last = swap
@@ -164,8 +153,8 @@ class Swaps:
             return await self._run_swap(fleet, swap, old, new)
 
         # Nothing was waited for since it was seen that nobody else is at work.
-        what = f"restart ({request.strategy}), {', '.join(plan.diff) or 'same flags'}"
-        await self._turns.take(what, who, work, wait=0.0)
+        what = f"restart ({swap.strategy}), {', '.join(plan.diff) or 'same flags'}"
+        await self._turns.take(what, swap.who, work, wait=0.0)
         await asyncio.shield(kept)
         return replace(plan, swap=swap)
 

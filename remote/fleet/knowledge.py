@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 from remote.fleet import installed
 from remote.fleet.launcher import Launcher
@@ -23,6 +24,13 @@ _TRUE_FOR = 30.0
 
 _ASK_AGAIN = 300.0
 """Seconds after which a parser that gave no answer is asked again: that costs up to two minutes."""
+
+
+_OF_WEIGHTS = ("quantization", "dtype", "load-format", "cpu-offload-gb", "model-path")
+"""Flags that decide how much of a card the weights take."""
+
+Memory: TypeAlias = Callable[[int], tuple[int, int] | None]
+"""Used and total MiB of a card; None where nobody knows."""
 
 
 class Knowledge:
@@ -158,13 +166,31 @@ class Knowledge:
         return flags, said
 
     def predict(
-        self,
-        flags: Flags,
-        servers: Iterable[Server],
-        memory: Callable[[int], tuple[int, int] | None],
+        self, flags: Flags, servers: Iterable[Server], memory: Memory
     ) -> capacity.Prediction | None:
         """Slots and memory under these flags, from the numbers that some server's start has
         printed (also of one that was not started here); None until one has."""
+        known = self._measured(servers, memory)
+        if known is None:
+            return None
+        card, model, _ = known
+        return capacity.predict(flags, self.is_new, card, model)
+
+    def shortage(self, flags: Flags, servers: Iterable[Server], memory: Memory) -> str:
+        """Why no server would start with these flags for want of memory, in one line; empty where
+        it would, and where that is not known (other weights than any start has loaded)."""
+        known = self._measured(servers, memory)
+        if known is None:
+            return ""
+        card, model, begun = known
+        if any(flags.get(name) != begun.get(name) for name in _OF_WEIGHTS):
+            return ""
+        return capacity.shortage(flags, self.is_new, card, model)
+
+    def _measured(
+        self, servers: Iterable[Server], memory: Memory
+    ) -> tuple[capacity.Card, capacity.Model, Flags] | None:
+        """Card and model by what some server's start has printed, and the flags of that start."""
         for server in servers:
             facts, begun = server.reader.facts, server.launch or server.foreign
             if begun is None or facts.avail_before is None or facts.avail_after is None:
@@ -176,7 +202,7 @@ class Knowledge:
             if model is None:
                 return None
             card = capacity.learn_slack(facts, begun.flags, self.is_new, card, model)
-            return capacity.predict(flags, self.is_new, card, model)
+            return card, model, begun.flags
         return None
 
 

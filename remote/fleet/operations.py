@@ -153,6 +153,7 @@ class Operations:
         except FleetError as error:  # it serves; only a later swap has nothing to compare with
             self.emit("server.record", str(error), gpu=server.gpu, level="warning")
         server.status, server.doing, server.cause = "ready", "", None
+        server.work.serves(True, now)
         self.announce(server)
         self.emit(
             "server.ready",

@@ -60,6 +60,8 @@ class Rollback(Struct, tag="rollback", frozen=True):
     strategy: Literal["rolling", "all"] = "rolling"
     in_flight: InFlight = "continue"
     at_once: int = 1
+    take_over: list[int] = []
+    """As that of :class:`Restart`."""
     dry_run: bool = False
 
 

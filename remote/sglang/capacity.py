@@ -245,6 +245,25 @@ def slots_a_request(flags: Flags, new: bool) -> int:
     return _SLOTS.get(strategy, 3)
 
 
+def shortage(flags: Flags, new: bool, card: Card, model: Model) -> str:
+    """Why SGLang would not start with these flags for want of memory, in one line with the
+    numbers; empty where it would, and where only what is learned of this card speaks against."""
+    card = replace(card, slack=max(card.slack, 0.0))
+    if predict(flags, new, card, model) is not None:
+        return ""
+    fraction = mem_fraction(flags, card.total, model.vision)
+    share, weights = card.before * fraction, card.before - card.after
+    text = (
+        f"mem-fraction-static {fraction:g} leaves no room for the pools: of {card.before:.1f} GiB "
+        f"it takes {share:.1f}, and the weights need {weights:.1f} of them; SGLang would end with "
+        "'Not enough memory. Please try to increase --mem-fraction-static'"
+    )
+    for hundredths in range(int(fraction * 100) + 1, 99):
+        if predict({**flags, "mem-fraction-static": hundredths / 100}, new, card, model):
+            return f"{text}: set {hundredths / 100:.2f} or more"
+    return text
+
+
 def predict(flags: Flags, new: bool, card: Card, model: Model) -> Prediction | None:
     """What SGLang will come to with these flags; None where nothing is left for the pools.
 

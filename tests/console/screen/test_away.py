@@ -48,6 +48,7 @@ def test_deaths_alerts_swaps_and_drift_are_told_worst_first() -> None:
         Event(15, state.time - 5_000, "alert", "error", "ETA 208 h, over the 48 h allowed"),
         Event(16, state.time - 4_000, "swap.done", "info", "37 → 72 slots", None, "kim"),
         Event(17, state.time - 3_000, "action", "info", "run pause", None, "kim"),
+        Event(18, state.time - 2_000, "agent.lost", "warning", "nothing was watched for 2 min 5 s"),
     ]
     found = away.account(seen, state, events)
     texts = [n.text for n in found]
@@ -55,6 +56,7 @@ def test_deaths_alerts_swaps_and_drift_are_told_worst_first() -> None:
     assert texts.count("ETA 208 h, over the 48 h allowed") == 1
     assert any("swap: 37 → 72 slots" in t for t in texts)
     assert any("kim: run pause" in t for t in texts)
+    assert any("nothing was watched for 2 min 5 s" in t for t in texts)
     assert any("20,000 prompts were done, 0.69/s (it was 2.00/s)" in t for t in texts)
     assert any("later than it looked then" in t for t in texts)
     assert [n.level for n in found] == sorted(

@@ -12,12 +12,14 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from remote import verify
 from remote.agent import core, serve
@@ -26,6 +28,7 @@ from remote.fleet.timing import Timing
 from remote.paths import Workspace
 from remote.protocol import (
     Decide,
+    Epoch,
     Failure,
     Flags,
     InFlight,
@@ -307,8 +310,26 @@ def by_hand(spec: TargetSpec, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
+async def rolled_back(site: Inside, pid: int) -> Swap:
+    """A roll back ends another's server no more than a restart does before that was confirmed."""
+    journal = site.core.journal
+    journal.put_epoch(Epoch(id=1, since=time.time() - 60, flags=site.spec.fleet.flags))
+    back = Rollback(spec=site.spec, epoch=1)
+    looked = await site.ask(replace(back, dry_run=True))
+    assert isinstance(looked, Plan)
+    assert looked.take_over == [pid]
+    refused = await site.ask(back)
+    assert isinstance(refused, Failure)
+    assert f"not started by Stoker: pid {pid}" in refused.text
+    begun = await site.ask(replace(back, take_over=looked.take_over))
+    assert isinstance(begun, Plan), begun
+    assert begun.swap is not None
+    return begun.swap
+
+
+@pytest.mark.parametrize("back", [False, True])
 async def test_a_server_by_hand_is_ended_only_when_that_was_confirmed(
-    workspace: Workspace, tmp_path: Path
+    workspace: Workspace, tmp_path: Path, back: bool
 ) -> None:
     spec = spec_of(workspace, tmp_path, gpus=1, count=10, speed=80, max_running_requests=SLOTS)
     hand = by_hand(spec, tmp_path / "hand.log")
@@ -332,8 +353,10 @@ async def test_a_server_by_hand_is_ended_only_when_that_was_confirmed(
             refused = await site.ask(Restart(spec=spec, take_over=confirmed))
             assert isinstance(refused, Failure)
             assert f"not started by Stoker: pid {hand.pid}: a restart ends it only" in refused.text
-        assert hand.poll() is None
-        begun = await site.restart(take_over=planned.take_over)
+        if back:
+            begun = await rolled_back(site, hand.pid)
+        else:
+            begun = await site.restart(take_over=planned.take_over)
         swap = await site.swapped(begun.id)
         assert swap.state == "done", swap.text
         assert await asyncio.to_thread(hand.wait, 10) is not None

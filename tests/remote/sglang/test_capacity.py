@@ -111,8 +111,19 @@ def test_tokens_bound_and_memory_adds_up() -> None:
     assert found.left == pytest.approx(FREE * 0.1, abs=0.01)
 
 
-def test_no_room_is_no_prediction() -> None:
-    assert capacity.predict({"mem-fraction-static": 0.5}, False, CARD, QWEN3_6_27B) is None
+def test_no_room_is_no_prediction_but_a_line_with_the_numbers() -> None:
+    for fraction in (0.5, 0.3):
+        flags: Flags = {**BASE, "mem-fraction-static": fraction}
+        assert capacity.predict(flags, False, CARD, QWEN3_6_27B) is None
+        text = capacity.shortage(flags, False, CARD, QWEN3_6_27B)
+        assert text.startswith(f"mem-fraction-static {fraction} leaves no room for the pools: of")
+        assert "Please try to increase --mem-fraction-static" in text
+        least = float(text.split("set ")[1].split()[0])
+        assert 0.5 < least < 0.6
+        enough = capacity.predict({**flags, "mem-fraction-static": least}, False, CARD, QWEN3_6_27B)
+        assert enough is not None
+        assert enough.max_running >= 1
+    assert capacity.shortage(BASE, False, CARD, QWEN3_6_27B) == ""
 
 
 CONFIG: dict[str, Any] = {
