@@ -56,7 +56,7 @@ class Planner:
         new, warnings = self.knowledge.changed(old, wish.set_flags, wish.unset_flags)
         _check_bounds(wish)
         if short := self.knowledge.shortage(new, self.servers(), operations.memory):
-            raise FleetError(short)
+            raise UsageError(short)
         for server in servers:
             refuse_take_over(server)
             await operations.launcher.possible(spec, server.gpu)
