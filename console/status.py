@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
-from console.model import State
-from console.text import hours, number, percent, size
+from console import reckon, standing
+from console.model import State, told_now
+from console.notices import SILENT_S
+from console.text import duration, number, percent, size
 from remote.protocol import Batches, Progress
 
 LAG = 600
@@ -177,29 +179,24 @@ def _throughput(state: State, progress: Progress, say: Any) -> None:
         say("no_tokens", f"{progress.in_flight} requests in flight, no server produces a token")
 
 
-def lines(document: dict[str, Any]) -> list[str]:
+def wrong(document: dict[str, Any], state: State) -> bool:
+    """Whether something is wrong, and so the exit status 1."""
+    silent = (
+        state.time - (server.silent_since or state.time) >= SILENT_S
+        for server in state.servers.values()
+        if reckon.silent(server)
+    )
+    bad = any(server["state"] in ("failed", "stalled") for server in document["servers"])
+    return bool(document["disagreements"]) or bad or any(silent)
+
+
+def lines(document: dict[str, Any], state: State, now: float) -> list[str]:
     """The document for people."""
     text = [f"{document['target']}" + (" (simulated hardware)" if document["simulated"] else "")]
-    run = document["run"]
-    if run is None:
-        text.append("run       none")
-    else:
-        total = run["total"]
-        share = percent(run["completed"] / total, 1) if total else "?"
-        text.append(
-            f"run       {run['status']}{'' if run['alive'] else ' (no process)'}: "
-            f"{run['completed']:,} of {total:,} ({share}), {run['failed']:,} failed, "
-            f"{number(run['rate_per_sec'], 2)} prompts/s, {hours(run['eta_hours'])} to go"
-        )
-        if run["problem"]:
-            text.append(f"problem   {run['problem']}")
-    ready = [s for s in document["servers"] if s["state"] == "ready"]
-    rates = [s["gen_tok_s"] for s in ready if s["gen_tok_s"] is not None]
-    text.append(
-        f"servers   {len(ready)} of {len(document['servers'])} ready, "
-        f"{number(sum(rates)) if rates else '?'} tok/s"
-    )
-    text += [_server_line(server) for server in document["servers"]]
+    text += _run_lines(state, now)
+    sums = reckon.fleet(state)
+    text.append(f"servers   {sums.ready} of {sums.servers} ready, {number(sums.gen_tok_s)} tok/s")
+    text += [_server_line(server, _sign(state, server, now)) for server in document["servers"]]
     batches = document["batches"]
     if batches is not None:
         text.append(
@@ -211,16 +208,49 @@ def lines(document: dict[str, Any]) -> list[str]:
     return text
 
 
-def _server_line(server: dict[str, Any]) -> str:
+def _run_lines(state: State, now: float) -> list[str]:
+    progress = state.progress
+    if progress is None:
+        return ["run       none"]
+    done = f"{progress.completed:,} of {progress.total:,}" if progress.total else "?"
+    share = percent(progress.completed / progress.total, 1) if progress.total else "?"
+    when = _plain(standing.when(state, progress, now))
+    parts = [
+        when if not state.run.alive else standing.word(state, progress),
+        f"{done} ({share})",
+        f"{progress.failed:,} failed",
+        *(f"{count:,} {name}" for name, count in standing.counts(state, progress)),
+        _plain(standing.rate(state, progress)),
+        when if state.run.alive else "",
+    ]
+    text = [f"run       {', '.join(part for part in parts if part)}"]
+    if cause := standing.why(state, progress):
+        text.append(f"why       {cause}")
+    if progress.problem:
+        text.append(f"problem   {progress.problem}")
+    return text
+
+
+def _plain(parts: list[standing.Part]) -> str:
+    return "".join(text for text, _ in parts)
+
+
+def _sign(state: State, document: dict[str, Any], now: float) -> str:
+    """A server's state, and for how long one that is held to be up has given no sign of life."""
+    server = state.servers.get(document["gpu"])
+    if server is None or server.silent_since is None or not reckon.silent(server):
+        return str(document["state"])
+    return f"silent {duration(told_now(state, now) - server.silent_since)}"
+
+
+def _server_line(server: dict[str, Any], sign: str) -> str:
     load = f"{number(server['running'])}/{number(server['max_running'])} running"
     parts = [
-        f"  gpu {server['gpu']:<3} {server['state']:<9}",
+        f"  gpu {server['gpu']:<3} {sign:<9}",
         f"{load:>14}  {number(server['queued'])} queued",
         f"{number(server['gen_tok_s']):>6} tok/s",
         f"KV {percent(server['kv_usage'])}",
         f"Mamba {percent(server['mamba_usage'])}",
     ]
     tail = server["cause"] or server["phase"]
-    if server["silent_since"]:
-        tail = f"no sign of life since {server['silent_since']}"
     return "  ".join(parts) + (f"  {tail}" if tail else "")

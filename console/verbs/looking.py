@@ -13,9 +13,13 @@ import msgspec
 from console import status as report
 from console.config import Target
 from console.link.client import LinkError
+from console.model import with_events
 from console.session import session
 from console.verbs.common import VerbError, say, tell_link
-from remote.protocol import Batches, LogPart, ReadBatches, ReadLog, Subscribe
+from remote.protocol import Batches, Events, LogPart, ReadBatches, ReadEvents, ReadLog, Subscribe
+
+EVENTS = 500
+"""Newest events that may tell who stopped the run, or why it is not at work."""
 
 
 async def status(target: Target, *, as_json: bool) -> int:
@@ -25,6 +29,9 @@ async def status(target: Target, *, as_json: bool) -> int:
             await here.follow()
             batches = await here.call(ReadBatches())
             assert isinstance(batches, Batches)
+            events = await here.call(ReadEvents(limit=EVENTS))
+            assert isinstance(events, Events)
+            here.state = with_events(here.state, events.events)
             document = report.document(target.name, here.state, batches)
     except LinkError as error:
         if as_json and error.kind not in ("refused", "usage"):
@@ -34,12 +41,9 @@ async def status(target: Target, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(document))
     else:
-        for line in report.lines(document):
+        for line in report.lines(document, here.state, time.time()):
             say(line)
-    wrong = document["disagreements"] or any(
-        server["state"] in ("failed", "stalled") for server in document["servers"]
-    )
-    return 1 if wrong else 0
+    return 1 if report.wrong(document, here.state) else 0
 
 
 async def observed(target: Target) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console import model, reckon
-from console.text import bar, duration, hours, moment, number, percent, size, visible
+from console import model, reckon, standing
+from console.text import bar, duration, hours, number, percent, size, visible
 from console.widgets.paint import Line, Painted, Part, faded, fit, spread, width_of
 from remote.protocol import HostState, Progress
 
@@ -16,15 +16,6 @@ GIB = 1 << 30
 
 STUCK_S = 1800.0
 """After so long without another file in S3, while there are records for one, it is said."""
-
-_STATUS = {
-    "running": "good",
-    "paused": "warn",
-    "draining": "warn",
-    "done": "good",
-    "stopped": "warn",
-    "failed": "bad",
-}
 
 
 def _pair(label: str, value: str, style: str = "strong") -> list[Part]:
@@ -72,9 +63,8 @@ def _lines(state: model.State, now: float, width: int) -> list[Line]:
 
 def _how_far(state: model.State, progress: Progress, width: int) -> Line:
     """Done of all, a bar, and whether anything is at work."""
-    ended = progress.status in ("done", "stopped", "failed")
-    status = progress.status if state.run.alive or ended else "not running"
-    style = _STATUS.get(status, "bad")
+    status = standing.word(state, progress)
+    style = standing.STYLE.get(status, "bad")
     share = progress.completed / progress.total if progress.total else None
     title: list[Part] = [
         (f"{progress.completed:,}", "bold strong"),
@@ -90,36 +80,18 @@ def _how_fast(
     state: model.State, progress: Progress, sums: reckon.Fleet, now: float
 ) -> list[list[Part]]:
     """When done, and the rates; those of a run that is not alive were another time's."""
-    when: list[Part] = []
     between: list[Part] = []
     estimate = reckon.eta(state)
     alive = state.run.alive
-    if progress.status == "done":
-        when = [("done", "bold good"), (f" in {hours(progress.elapsed_hours)}", "dim")]
-    elif estimate.hours is not None and alive:
-        over = state.target.alerts.eta_hours_over if state.target else None
-        tone = "bold bad" if over is not None and estimate.hours > over else "bold strong"
-        when = [("done ", "dim"), (moment(estimate.at, now), tone)]
-        if model.stale(state, now):
-            when.append((f" as of {moment(model.told_at(state), now)}", "dim"))
-        else:
-            when += [(" in ", "dim"), (hours(estimate.hours), tone)]
-            if estimate.low is not None and estimate.high is not None:
-                low, high = hours(estimate.low), hours(estimate.high)
-                if low != high:
-                    between = _pair("to go", f"{low.removesuffix(' h')}–{high}", "text")
+    if alive and estimate.low is not None and estimate.high is not None:
+        low, high = hours(estimate.low), hours(estimate.high)
+        if low != high and not model.stale(state, now):
+            between = _pair("to go", f"{low.removesuffix(' h')}–{high}", "text")
     speed = progress.tok_s if alive and progress.tok_s is not None else sums.gen_tok_s
-    overall = reckon.overall_rate(progress)
-    rate: list[Part] = []
-    if alive:
-        rate = _pair("prompts/s", number(progress.rate_per_sec, 2))
-        rate += [(f", {number(overall, 2)} overall", "dim")] if overall else []
-    elif overall:
-        rate = _pair("overall", f"{number(overall, 2)}/s", "text")
     answer = progress.avg_output_tokens
     return [
-        when,
-        rate,
+        standing.when(state, progress, now),
+        standing.rate(state, progress),
         _pair("tok/s", number(speed)),
         between,
         _pair("slots", f"{sums.running}/{sums.max_running}") if sums.max_running else [],
@@ -131,9 +103,6 @@ def _how_fast(
 def _what_else(state: model.State, progress: Progress, width: int) -> list[list[Part]]:
     """What was lost, what lies in S3, what is still open; of a run that is not alive nothing is
     in flight."""
-
-    def count(label: str, value: int) -> list[Part]:
-        return _pair(label, f"{value:,}", "text") if value else []
 
     alive = state.run.alive
     failures = reckon.by_count(progress.failures)
@@ -157,10 +126,8 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
     return [
         lost,
         s3,
-        count("set aside", progress.set_aside),
         _pair("in flight", f"{progress.in_flight:,}", "text") if alive else [],
-        count("wait for a retry", progress.waiting_retry) if alive else [],
-        count("on probation", progress.on_probation),
+        *(_pair(name, f"{n:,}", "text") for name, n in standing.counts(state, progress)),
         _pair("batches", f"{progress.batch_files:,}", "text"),
         [("sent again: ", "dim"), (retries, "text")] if retries else [],
         *_host(state.host),

@@ -1,0 +1,102 @@
+"""How the run stands, as `stoker status` and the console's header say it from the same words."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from console import model, standing, status
+from console.model import Link, State, reduce
+from console.text import moment
+from console.widgets.progress import header
+from remote.protocol import Event, Progress, RunState, Snapshot
+from tests.console.screen.story import BEGAN, Story
+
+NOW = BEGAN + 1
+
+
+def told(alive: bool = True, **changes: object) -> State:
+    """The story's state, its run as wanted; this side's clock is a second ahead."""
+    story = Story(lambda _: None, lambda _: None, elapsed=120)
+    snapshot = story.snapshot()
+    assert isinstance(snapshot.run, RunState)
+    assert isinstance(snapshot.run.progress, Progress)
+    progress = replace(snapshot.run.progress, **changes)
+    run = replace(snapshot.run, alive=alive, progress=progress)
+    return reduce(State(link=Link("connected")), replace(snapshot, run=run), NOW)
+
+
+def run_line(state: State) -> str:
+    """What `stoker status` says of the run."""
+    found = status.lines(status.document("t", state, None), state, NOW)
+    return next(line for line in found if line.startswith("run "))
+
+
+def in_header(state: State) -> str:
+    """The header's lines."""
+    return "\n".join("".join(t for t, _ in line) for line in header(state, NOW, 218))
+
+
+def event(number: int, kind: str, text: str, who: str = "") -> Event:
+    return Event(number, BEGAN, kind, text=text, who=who)
+
+
+def test_one_at_work_tells_its_end() -> None:
+    state = told(set_aside=3, waiting_retry=2)
+    line = run_line(state)
+    assert line.startswith("run       running, ")
+    assert ", 3 set aside, 2 wait for a retry, " in line
+    when = "".join(text for text, _ in standing.when(state, state.progress, NOW))  # type: ignore[arg-type]
+    assert when.startswith("done ")
+    assert line.endswith(f", {when}")
+    assert when in in_header(state)
+
+
+def test_one_that_was_stopped_tells_since_when_and_by_whom() -> None:
+    """And no time to go, whatever its last account says."""
+    state = told(alive=False, status="stopped", eta_hours=0.0, time=BEGAN - 7200)
+    state = model.with_events(
+        state,
+        [
+            event(1, "action", "run start", "ann@a"),
+            event(2, "action", "run drain: draining", "bob@b"),
+            event(3, "action", "run start", "cas@c"),
+            event(4, "action", "run drain: draining", "dan@d"),
+        ],
+    )
+    since = moment(BEGAN - 7200 + NOW - state.time, NOW)
+    assert run_line(state).startswith(f"run       stopped since {since} by dan@d, ")
+    assert "to go" not in run_line(state)
+    assert " in 0.0 h" not in run_line(state)
+    assert f"stopped since {since} by dan@d" in in_header(state)
+
+
+def test_one_that_is_done_tells_when_and_how_long_it_took() -> None:
+    state = told(alive=False, status="done", eta_hours=0.0, time=BEGAN - 60, elapsed_hours=9.8)
+    since = moment(BEGAN - 60 + NOW - state.time, NOW)
+    assert run_line(state).startswith(f"run       done {since} in 9.8 h, ")
+    assert f"done {since} in 9.8 h" in in_header(state)
+
+
+def test_one_that_has_died_tells_why() -> None:
+    state = told(alive=False, status="running", time=BEGAN - 60)
+    state = model.with_events(state, [event(1, "run.failed", "the run ended (killed by SIGKILL)")])
+    assert run_line(state).startswith("run       not running since ")
+    found = status.lines(status.document("t", state, None), state, NOW)
+    assert "why       the run ended (killed by SIGKILL)" in found
+
+
+@pytest.mark.parametrize(("seconds", "wrong"), [(5, False), (23, True)])
+def test_a_silent_server_is_not_ready(seconds: int, wrong: bool) -> None:
+    state = told()
+    assert not status.wrong(status.document("t", state, None), state)
+    quiet = replace(state.servers[1], silent_since=state.time - seconds)
+    section = Snapshot(time=state.time, seq=2, servers=[quiet])
+    state = reduce(state, section, NOW)
+    document = status.document("t", state, None)
+    found = status.lines(document, state, NOW)
+    assert "servers   7 of 8 ready" in "\n".join(found)
+    assert any(line.startswith(f"  gpu 1   silent {seconds}s") for line in found)
+    assert status.wrong(document, state) is wrong
+    assert msgspec.json.encode(document)
