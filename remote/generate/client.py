@@ -25,7 +25,7 @@ from msgspec import Raw, Struct
 from remote.generate.outcomes import Answer
 from remote.generate.records import encode
 from remote.generate.replies import read_answer, refusal
-from remote.generate.trouble import TroubleError, hopeless
+from remote.generate.trouble import UNREADABLE, TroubleError, hopeless
 from remote.sglang import loads, metrics
 
 _TEMPLATE = "model messages tools tool_choice chat_template_kwargs reasoning_effort".split()
@@ -187,7 +187,7 @@ class Client:
             return Identity()
         try:
             models = msgspec.json.decode(response.content, type=_Models).data
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return Identity()
         if not models:
             return Identity()
@@ -215,14 +215,15 @@ class Client:
             return Sample()
         try:
             document = msgspec.json.decode(response.content)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return Sample()
         seen = loads.read_loads(document)
         if seen is None:
             return Sample()
         # Tokens held by running requests: grows by one a step and request, so that it moves
         # whenever the server works, also where it keeps no metrics.
-        used = sum(rank.get("num_used_tokens") or 0 for rank in document["loads"])
+        held = [rank.get("num_used_tokens") for rank in document["loads"]]
+        used = sum(count for count in held if isinstance(count, int))
         return Sample(seen.running, seen.queued, seen.max_running, used)
 
     async def count_tokens(self, server: str, engine: str, body: dict[str, Any]) -> int | None:
@@ -251,7 +252,7 @@ class Client:
         try:
             answer = await self._http.post(f"{server}/tokenize", content=encode(body), timeout=10)
             count = msgspec.json.decode(answer.content, type=_Count).count
-        except (httpx.HTTPError, aiohttp.ClientError, OSError, msgspec.DecodeError):
+        except (httpx.HTTPError, aiohttp.ClientError, OSError, *UNREADABLE):
             return None
         return count if answer.status_code == 200 else None
 

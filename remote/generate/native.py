@@ -28,7 +28,7 @@ from remote.generate.outcomes import Answer
 from remote.generate.partial import THINK, THINK_END, Opening, Partial
 from remote.generate.sampling import Asked
 from remote.generate.server import Server
-from remote.generate.trouble import TroubleError, hopeless, too_long
+from remote.generate.trouble import UNREADABLE, TroubleError, hopeless, too_long
 
 _END_IDS = 4
 """Tokens at a prompt's end that show how it leaves thinking."""
@@ -87,7 +87,7 @@ class Native:
         try:
             response = await self._client.get(f"{url}/server_info", 10.0)
             info = msgspec.json.decode(response.content) if response.status_code == 200 else None
-        except (TroubleError, msgspec.DecodeError):
+        except (TroubleError, *UNREADABLE):
             return None
         if not isinstance(info, dict):
             return None
@@ -294,7 +294,7 @@ class Native:
         data = await self._client.post(url, body)
         try:
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             path = url[url.rindex("/") :]
             text = f"{path} answered 200 with something else ({error})"
             raise TroubleError("garbage", text[:300], 200) from None

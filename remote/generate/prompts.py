@@ -335,7 +335,7 @@ def _all_good(whole: bytes, count: int) -> bool:
     try:
         whole.decode()
         checked = _check_lines(whole)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return len(checked) == count and all(row.messages for row in checked)
 
@@ -357,6 +357,8 @@ def _name_the_broken(path: Path, pieces: list[bytes], before: int) -> None:
             raise PromptsError(_broken(path, number, b"x", "not UTF-8")) from None
         except msgspec.DecodeError as error:
             raise PromptsError(_broken(path, number, line, str(error))) from None
+        except RecursionError:
+            raise PromptsError(_broken(path, number, line, "nested too deeply")) from None
         if not checked.messages:
             raise PromptsError(_broken(path, number, line, "`messages` is empty"))
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from remote.generate.outcomes import Answer
 from remote.generate.records import Usage
-from remote.generate.trouble import TroubleError
+from remote.generate.trouble import UNREADABLE, TroubleError
 
 
 class _Message(Struct):
@@ -57,7 +57,7 @@ def read_answer(data: bytes) -> Answer:
         chat = _chat(data)
         choice = chat.choices[0]
         data.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
+    except (*UNREADABLE, IndexError) as error:
         text = f"answered 200 with no completion ({error})"
         raise TroubleError("garbage", text[:300], 200) from None
     message = choice.message
@@ -103,7 +103,7 @@ def message_of(body: bytes) -> str:
     """The message in an error body: SGLang's flat one, OpenAI's nested one, or a bare string."""
     try:
         document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return body[:200].decode("utf-8", "replace").strip()
     if isinstance(document, dict):
         inner = document.get("error", document)

@@ -159,7 +159,8 @@ class Seats:
     def _read_ahead(self) -> None:
         work = self._floor.work
         if not work.reading:
-            ahead = max(64, sum(server.slots for server in self._floor.servers.values()))
+            slots = sum(server.slots for server in self._floor.servers.values())
+            ahead = max(64, min(slots, self._floor.most))
             if indices := work.wanted(ahead):
                 work.reading = True
                 self._floor.spawn(self._read(indices))

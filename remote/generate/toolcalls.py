@@ -45,7 +45,7 @@ class Tools:
         self._takes: dict[str, Callable[[Any], bool]] = {}
         try:
             tools = msgspec.json.decode(text)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             tools = None
         for tool in tools if isinstance(tools, list) else ():
             function = tool.get("function") if isinstance(tool, dict) else None
@@ -76,7 +76,7 @@ def good_calls(raw: Raw, tools: Raw | None) -> bool:
         calls = _calls(raw)
         offered = _offered(bytes(tools))
         return all(call.function and _good(call.function, offered) for call in calls)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # a model that goes on opening brackets
         return False
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from remote.generate.outcomes import Answer
 from remote.generate.partial import Partial
 
@@ -13,6 +15,10 @@ Cause: TypeAlias = Literal[
 """``busy``: come back later (429, 503 …); ``server``: another 5xx; ``garbage``: not an answer;
 ``abort``: the server broke the answer off; ``denied``: wrong key, model or path, whatever the
 prompt; ``rejected``: this prompt will never do."""
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading JSON from outside raises: also where it is nested deeper than anybody means it."""
 
 
 class TroubleError(Exception):

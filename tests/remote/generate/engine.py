@@ -51,6 +51,8 @@ class Engine:
         """The mode applies to our own short completion, too."""
         self.template = 0
         """Tokens that the chat template adds to every prompt."""
+        self.odd = False
+        """Numbers of its load that are none."""
         self.negative = False
         """Say what is wrong with max_tokens below 1, in SGLang's words."""
         self.random = random.Random(1)
@@ -149,6 +151,9 @@ class Engine:
             + "lorem ipsum é " * (self.size // 15)
             + digest[::-1]
         )
+        if mode == "nested":  # not even JSON's own nesting is bounded
+            text = '{"choices": [{"message": {"tool_calls": ' + "[" * 5000 + "]" * 5000 + "}}]}"
+            return web.Response(text=text, content_type="application/json")
         reasoning: str | None = f"thinking {digest[:8]}"
         finish = "stop"
         if mode == "same":
@@ -163,13 +168,18 @@ class Engine:
             content, finish = "half an", "abort"
         elif mode == "unmade":
             content, reasoning, finish = None, None, "abort"
+        calls: list[dict[str, Any]] | None = None
+        if mode == "brackets":
+            content, finish = None, "length"
+            function = {"name": "f", "arguments": '{"a": ' + "[" * 5000}
+            calls = [{"id": "1", "type": "function", "function": function}]
         tokens = 0 if mode == "empty" else len(content or "") // 4
         self.tokens += tokens
         message_out = {
             "role": "assistant",
             "content": content,
             "reasoning_content": reasoning,
-            "tool_calls": None,
+            "tool_calls": calls,
         }
         return web.json_response(
             {
@@ -189,12 +199,14 @@ class Engine:
     async def loads(self, _: web.Request) -> web.Response:
         """``/v1/loads`` as SGLang 0.5.12 answers it, cut short."""
         running = min(self.running, self.max_running)
-        load = {
+        load: dict[str, Any] = {
             "num_running_reqs": running,
             "num_waiting_reqs": self.running - running,
             "num_used_tokens": self.tokens + (0 if self.mode == "hang" else self.running),
             "max_running_requests": self.max_running,
         }
+        if self.odd:
+            load = {name: [{}, "many", "x", 10**9][at] for at, name in enumerate(load)}
         return web.json_response({"version": "0.5.12", "loads": [load]})
 
     async def models(self, _: web.Request) -> web.Response:
