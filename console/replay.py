@@ -28,11 +28,13 @@ from remote.protocol import (
     Lights,
     LogPart,
     Marks,
+    MergedPart,
     Message,
     ReadEvents,
     ReadHistory,
     ReadLog,
     ReadMarks,
+    ReadMerged,
     Request,
     Result,
     RunState,
@@ -93,6 +95,9 @@ class Recorded(Protocol):
 
     def read_log(self, request: ReadLog) -> LogPart:
         """Any part of a log, as an agent gives it. Raises OSError, ValueError."""
+
+    def read_merged(self, request: ReadMerged) -> MergedPart:
+        """The same of several logs as one."""
 
 
 def swap_at(swaps: Sequence[Swap], now: float) -> Swap | None:
@@ -331,6 +336,11 @@ class ReplayFeed:
             case ReadLog():
                 try:
                     return await asyncio.to_thread(self.recorded.read_log, request)
+                except (OSError, ValueError) as error:
+                    raise FeedError(str(error)) from None
+            case ReadMerged():
+                try:
+                    return await asyncio.to_thread(self.recorded.read_merged, request)
                 except (OSError, ValueError) as error:
                     raise FeedError(str(error)) from None
             case _:

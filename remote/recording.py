@@ -14,9 +14,20 @@ from typing import TypeVar
 import msgspec
 
 from remote import STOKER_DIR, samples
-from remote.agent import logs
+from remote.agent import logs, merged
 from remote.journal import CLOCK, TARGET
-from remote.protocol import Epoch, Event, History, LogPart, ReadLog, RunState, Swap, TargetSpec
+from remote.protocol import (
+    Epoch,
+    Event,
+    History,
+    LogPart,
+    MergedPart,
+    ReadLog,
+    ReadMerged,
+    RunState,
+    Swap,
+    TargetSpec,
+)
 from remote.samples import Sample
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -179,6 +190,15 @@ class Recording:
             if request.offset is None:
                 return logs.tail(request.source, path, request.lines, request.grep)
             return logs.read(request.source, path, request.offset, request.lines, request.grep)
+        except re.error as error:
+            raise ValueError(str(error)) from None
+
+    def read_merged(self, request: ReadMerged) -> MergedPart:
+        """Any part of several logs as one; those that lie there. Raises OSError, ValueError."""
+        paths = {s: at for s in request.sources if (at := self.log_path(s)) is not None}
+        try:
+            asked = msgspec.structs.replace(request, sources=list(paths))
+            return merged.read(paths, asked)
         except re.error as error:
             raise ValueError(str(error)) from None
 

@@ -45,7 +45,7 @@ def _before(source: str, file: BinaryIO, end: int | None, lines: int, grep: str)
     wanted = re.compile(grep.encode()) if grep else None
     stat = os.fstat(file.fileno())
     if end is None:
-        end = _last_newline(file.fileno(), stat.st_size)
+        end = last_newline(file.fileno(), stat.st_size)
     start, kept = end, b""
     floor = max(0, end - SCAN)
     found: list[tuple[int, bytes]] = []
@@ -55,7 +55,7 @@ def _before(source: str, file: BinaryIO, end: int | None, lines: int, grep: str)
         kept = file.read(start - begin) + kept
         start = begin
         cut = 0 if begin == 0 else kept.find(b"\n") + 1
-        found = _lines(kept[cut:], begin + cut) + found
+        found = lines_of(kept[cut:], begin + cut) + found
         kept = kept[:cut]
         if wanted:
             found = [(at, line) for at, line in found if wanted.search(line)]
@@ -79,7 +79,7 @@ def read(source: str, path: Path, offset: int, lines: int, grep: str = "") -> Lo
         floor = offset + SCAN
         while True:
             data = _whole(os.pread(file.fileno(), CHUNK, offset))
-            found = _lines(data, offset)
+            found = lines_of(data, offset)
             shown = [(at, line) for at, line in found if not wanted or wanted.search(line)]
             if shown or not data or not wanted or offset >= floor:
                 break
@@ -116,11 +116,11 @@ def follow(source: str, path: Path, inode: int, offset: int) -> LogPart | None:
     data = _whole(data)
     if not data and not skipped:
         return None
-    found = _lines(data, offset)
+    found = lines_of(data, offset)
     return _part(source, stat, offset, offset + len(data), [line for _, line in found], skipped)
 
 
-def _last_newline(fd: int, size: int) -> int:
+def last_newline(fd: int, size: int) -> int:
     """Offset behind the last newline; the size itself where the last line is very long."""
     begin = max(0, size - CHUNK)
     edge = os.pread(fd, size - begin, begin).rfind(b"\n")
@@ -154,7 +154,7 @@ def _whole(data: bytes) -> bytes:
     return data if len(data) >= CHUNK else b""
 
 
-def _lines(data: bytes, offset: int) -> list[tuple[int, bytes]]:
+def lines_of(data: bytes, offset: int) -> list[tuple[int, bytes]]:
     """(offset, line without its newline) of every line."""
     if not data:
         return []
@@ -176,12 +176,12 @@ def _part(
         inode=stat.st_ino,
         offset=offset,
         next=after,
-        lines=[_text(line) for line in lines],
+        lines=[text_of(line) for line in lines],
         skipped=skipped,
         size=stat.st_size,
     )
 
 
-def _text(line: bytes) -> str:
+def text_of(line: bytes) -> str:
     text = without_keys(line[:LINE].decode("utf-8", "replace").rstrip("\r"))
     return text if len(line) <= LINE else f"{text} … [{len(line) - LINE} bytes more]"

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from remote import answers, batches, mix
-from remote.agent import logs, search
+from remote.agent import logs, merged, search
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
 from remote.fleet.fleet import Fleet, FleetError
@@ -27,6 +27,7 @@ from remote.protocol import (
     ReadHistory,
     ReadLog,
     ReadMarks,
+    ReadMerged,
     ReadMix,
     Request,
     Result,
@@ -61,6 +62,8 @@ class Reader:
         match request:
             case ReadLog():
                 return await self._read_log(request)
+            case ReadMerged():
+                return await self._read_merged(request)
             case ReadHistory():
                 until = request.until or time.time()
                 if not request.since < until:
@@ -124,9 +127,7 @@ class Reader:
             raise RequestError(f"{folder}: {error.strerror}") from None
 
     async def _read_log(self, asked: ReadLog) -> Result:
-        path = self.log_path(asked.source)
-        if path is None:
-            raise RequestError(f"no log called {asked.source!r}: gpu0 …, run or agent", "usage")
+        path = self._known(asked.source)
         request = msgspec.structs.replace(asked, lines=max(-10_000, min(asked.lines, 10_000)))
         if request.grep:
             return await self._search(request, path)
@@ -141,7 +142,25 @@ class Reader:
         except OSError as error:
             raise RequestError(f"{path}: {error.strerror}") from None
 
-    async def _search(self, request: ReadLog | ReadAnswers, path: Path) -> Result:
+    def _known(self, source: str) -> Path:
+        path = self.log_path(source)
+        if path is None:
+            raise RequestError(f"no log called {source!r}: gpu0 …, run or agent", "usage")
+        return path
+
+    async def _read_merged(self, asked: ReadMerged) -> Result:
+        paths = {source: self._known(source) for source in asked.sources}
+        request = msgspec.structs.replace(
+            asked, sources=list(paths), lines=max(-10_000, min(asked.lines, 10_000))
+        )
+        if request.grep:
+            return await self._search(request, paths)
+        try:
+            return await asyncio.to_thread(merged.read, paths, request)
+        except OSError as error:
+            raise RequestError(f"{error.filename}: {error.strerror}") from None
+
+    async def _search(self, request: search.Asked, path: Path | search.Paths) -> Result:
         """One search at a time: each may take a core."""
         async with self._searching:
             try:

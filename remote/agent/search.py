@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -21,8 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from remote import answers
-from remote.agent import logs
-from remote.protocol import Answers, LogPart, ReadAnswers, ReadLog
+from remote.agent import logs, merged
+from remote.protocol import Answers, LogPart, MergedPart, ReadAnswers, ReadLog, ReadMerged
 
 SECONDS: Final = 20.0
 """A search over as much as one may look through takes a second or two."""
@@ -45,19 +46,25 @@ class _Failed(Struct, tag="failed"):
     code: str = "refused"
 
 
+Asked: TypeAlias = ReadLog | ReadMerged | ReadAnswers
+Paths: TypeAlias = Mapping[str, Path]
+"""A log file for each source."""
+
+
 class _Task(Struct):
     path: str
-    request: ReadLog | ReadAnswers
+    paths: dict[str, str]
+    request: Asked
 
 
-_Found: TypeAlias = LogPart | Answers | _Failed
+_Found: TypeAlias = LogPart | MergedPart | Answers | _Failed
 
 
 async def search(
-    request: ReadLog | ReadAnswers, path: Path, seconds: float = SECONDS
-) -> LogPart | Answers:
-    """What the request finds in a log file, or in the run directory, at ``path``. Raises
-    :class:`SearchError`."""
+    request: Asked, path: Path | Paths, seconds: float = SECONDS
+) -> LogPart | MergedPart | Answers:
+    """What the request finds in a log file, or in the run directory, at ``path``; or in several
+    log files. Raises :class:`SearchError`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -71,7 +78,7 @@ async def search(
         start_new_session=True,
     )
     try:
-        task = msgspec.json.encode(_Task(str(path), request))
+        task = msgspec.json.encode(_task(request, path))
         out, _ = await asyncio.wait_for(process.communicate(task), seconds)
     except TimeoutError:
         way = "write it without a repetition inside a repetition, or anchor it"
@@ -92,6 +99,12 @@ async def search(
     return found
 
 
+def _task(request: Asked, path: Path | Paths) -> _Task:
+    if isinstance(path, Path):
+        return _Task(str(path), {}, request)
+    return _Task("", {source: str(file) for source, file in path.items()}, request)
+
+
 def _answers(folder: Path, asked: ReadAnswers) -> Answers:
     if asked.index is not None:
         return answers.of_prompt(folder, asked.index, asked.chars)
@@ -105,13 +118,15 @@ def _look(task: _Task) -> _Found:
     try:
         if isinstance(request, ReadAnswers):
             return _answers(path, request)
+        if isinstance(request, ReadMerged):
+            return merged.read({source: Path(at) for source, at in task.paths.items()}, request)
         if request.offset is None:
             return logs.tail(request.source, path, request.lines, request.grep)
         return logs.read(request.source, path, request.offset, request.lines, request.grep)
     except FileNotFoundError:
         return _Failed(f"{path}: not there yet")
     except OSError as error:
-        return _Failed(f"{path}: {error.strerror}")
+        return _Failed(f"{error.filename or path}: {error.strerror}")
     except (re.error, OverflowError, RecursionError) as error:
         return _Failed(f"grep {request.grep!r}: {error}", "usage")
 

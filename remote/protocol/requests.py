@@ -109,6 +109,22 @@ class ReadLog(Struct, tag="log.read", frozen=True):
     grep: str = ""
 
 
+class ReadMerged(Struct, tag="log.merge", frozen=True):
+    """Lines of several logs as one, in the order of their times. → :class:`MergedPart`
+
+    The place is an offset in each log (``at``; one that is not named: its end), or, where ``when``
+    is a stamp of the clock of the logs (``2026-11-29 17:05:30``), the first lines at or after it.
+    ``lines`` from there on, or with a negative number those before it. A search looks through 64
+    MiB in all: where it found less, ``begin`` (backwards) or ``next`` is where to go on looking.
+    """
+
+    sources: list[str]
+    at: dict[str, int] | None = None
+    when: str = ""
+    lines: int = 200
+    grep: str = ""
+
+
 class ReadHistory(Struct, tag="history", frozen=True):
     """Samples of the past. → :class:`History`"""
 
@@ -192,6 +208,7 @@ Request: TypeAlias = (
     | RunControl
     | RetryFailed
     | ReadLog
+    | ReadMerged
     | ReadHistory
     | ReadEvents
     | ReadMarks
@@ -206,6 +223,7 @@ Request: TypeAlias = (
 READ_ONLY: tuple[type, ...] = (
     Get,
     ReadLog,
+    ReadMerged,
     ReadHistory,
     ReadEvents,
     ReadMarks,

@@ -63,6 +63,23 @@ class LogPart(Struct, tag="log", frozen=True):
     size: int = 0
 
 
+class MergedPart(Struct, tag="log.merged", frozen=True):
+    """Lines of several logs in the order of their times; those without a time follow the line
+    before them. Logs that are not there are not among ``sources``.
+
+    ``begin`` is the place before the first line and ``next`` that behind the last, as an offset in
+    each log; ``sizes`` is the end of each.
+    """
+
+    sources: list[str]
+    whose: list[int]
+    """For each line, which of the sources it is from."""
+    lines: list[str]
+    begin: dict[str, int]
+    next: dict[str, int]
+    sizes: dict[str, int]
+
+
 class History(Struct, tag="history", frozen=True):
     """Downsampled samples: per GPU, one column a series, all as long as ``times``."""
 
@@ -221,6 +238,7 @@ Result: TypeAlias = (
     | Done
     | Plan
     | LogPart
+    | MergedPart
     | History
     | Events
     | Marks
