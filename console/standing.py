@@ -56,7 +56,25 @@ def when(state: model.State, progress: Progress, now: float) -> list[Part]:
     parts = [("done ", "dim"), (moment(estimate.at, now), tone)]
     if model.stale(state, now):
         return [*parts, (f" as of {moment(model.told_at(state), now)}", "dim")]
-    return [*parts, (" in ", "dim"), (hours(estimate.hours), tone)]
+    return [
+        *parts,
+        (_between(estimate, now), "text"),
+        (" in ", "dim"),
+        (hours(estimate.hours), tone),
+    ]
+
+
+def _between(estimate: reckon.Eta, now: float) -> str:
+    """`` (15:50–17:10)``: the earliest and the latest end; empty where they are the same minute."""
+    if estimate.at is None or estimate.hours is None:
+        return ""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    first, last = (
+        moment(estimate.at + (hours - estimate.hours) * 3600, now)
+        for hours in (estimate.low, estimate.high)
+    )
+    return f" ({first}–{last})" if first != last else ""
 
 
 def rate(state: model.State, progress: Progress) -> list[Part]:

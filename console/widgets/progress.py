@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console import model, reckon, standing
-from console.text import bar, duration, hours, number, percent, size, visible
+from console.text import bar, duration, number, percent, size, visible
 from console.widgets.paint import Line, Painted, Part, faded, fit, spread, width_of
 from remote.protocol import HostState, Progress
 
@@ -80,20 +80,13 @@ def _how_fast(
     state: model.State, progress: Progress, sums: reckon.Fleet, now: float
 ) -> list[list[Part]]:
     """When done, and the rates; those of a run that is not alive were another time's."""
-    between: list[Part] = []
-    estimate = reckon.eta(state)
     alive = state.run.alive
-    if alive and estimate.low is not None and estimate.high is not None:
-        low, high = hours(estimate.low), hours(estimate.high)
-        if low != high and not model.stale(state, now):
-            between = _pair("to go", f"{low.removesuffix(' h')}–{high}", "text")
     speed = progress.tok_s if alive and progress.tok_s is not None else sums.gen_tok_s
     answer = progress.avg_output_tokens
     return [
         standing.when(state, progress, now),
         standing.rate(state, progress),
         _pair("tok/s", number(speed)),
-        between,
         _pair("slots", f"{sums.running}/{sums.max_running}") if sums.max_running else [],
         _pair("tok/answer", number(answer), "text") if answer else [],
         _pair("kW", number(sums.power_w / 1000, 1), "text") if sums.power_w else [],
@@ -105,24 +98,28 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
     in flight."""
 
     alive = state.run.alive
-    failures = reckon.by_count(progress.failures)
+    failures = reckon.by_count(progress.failures, 4 if width > 100 else 2)
     retries = reckon.by_count(progress.retries, 2)
     lost: list[Part] = [
         ("failed ", "dim"),
         (f"{progress.failed:,}", "bold bad" if progress.failed else "text"),
-        (f" ({failures})" if failures and width > 100 else "", "dim"),
+        (f" ({failures})" if failures else "", "dim"),
     ]
     s3: list[Part] = []
     if (state.target is not None and state.target.run.s3.bucket) or progress.s3_uploaded:
         s3 = [("S3 ", "dim"), (f"{progress.s3_uploaded:,}", "text"), (" files", "dim")]
         s3.append((f" {size(progress.s3_bytes)}" if width > 100 else "", "text"))
         still = state.time - state.uploads[1]
-        if progress.s3_error:
-            s3.append((f" {visible(progress.s3_error)}", "bad"))
-        elif progress.not_in_s3:
+        if progress.not_in_s3:
             s3.append((f", {progress.not_in_s3:,} records wait", "dim"))
-            if alive and still > STUCK_S:
-                s3.append((f", no file for {duration(still)}", "warn"))
+        if progress.s3_error:
+            reason = f": {visible(progress.s3_error)}"  # a notice has it whole
+            room = width - width_of(lost) - width_of(s3) - 3
+            if len(reason) > room:
+                reason = f"{reason[: room - 1]}…" if room > 12 else " ✖"
+            s3.append((reason, "bad"))
+        elif progress.not_in_s3 and alive and still > STUCK_S:
+            s3.append((f", no file for {duration(still)}", "warn"))
     return [
         lost,
         s3,

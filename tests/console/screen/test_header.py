@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -47,17 +48,37 @@ def test_numbers_of_a_lost_link_are_grey_and_dated() -> None:
     old = text(state, 78, NOW + 10_800)
     assert " as of " in old
     assert "to go" not in text(state, 220, NOW + 10_800)
-    when = text(state).partition(" in ")[0].rpartition("done ")[2]
+    when = text(state).partition(" (")[0].rpartition("done ")[2]
     assert f"done {when} as of" in old
 
 
 @pytest.mark.parametrize("width", [78, 118, 218])
 def test_every_number_has_its_label(width: int) -> None:
-    """The overall rate at any width; the range where there is room; what a count counts."""
+    """The overall rate and the range of the end at any width; what a count counts."""
     line = text(told(), width)
     assert ", 1.96 overall" in line
     assert "records wait" in line
-    assert ("h to go" in line) == (width > 100)
+    assert re.search(r"done (\w+ )?\d\d:\d\d \(.*\d\d:\d\d–.*\d\d:\d\d\) in \d", line), line
+
+
+@pytest.mark.parametrize("width", [78, 118, 218])
+def test_causes_and_what_waits_stand_beside_the_trouble(width: int) -> None:
+    """An S3 that cannot be reached does not hide how much waits for it, nor its reason what was
+    lost."""
+    state = told()
+    progress = Progress(
+        total=9_000,
+        completed=1_000,
+        failed=12,
+        failures={"rejected": 9, "timeout": 3},
+        not_in_s3=1_291,
+        s3_uploaded=4,
+        s3_error="https://s3.eu-central-1.example.com/bucket/very/long cannot be reached" * 3,
+    )
+    line = text(replace(state, run=RunState(True, progress=progress)), width)
+    assert "failed 12 (rejected 9, timeout 3)" in line
+    assert ("1,291 records wait: https://s3" if width > 100 else "1,291 records wait ✖") in line
+    assert max(map(len, line.splitlines())) <= width
 
 
 def test_before_the_first_answer_it_has_no_length() -> None:
