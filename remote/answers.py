@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from remote.generate import layout
+from remote.generate import layout, sides
+from remote.generate.mending import split
 from remote.generate.records import coded
 from remote.protocol import Answer, Answers
 
@@ -61,24 +62,97 @@ def newest(
 
 
 def of_prompt(folder: Path, index: int, chars: int = TEXT) -> Answers:
-    """What there is of one prompt, of every kind: the manifest tells which sealed batch has it,
-    so that only that file is read. ``note`` says where it is if it is not here. Blocking."""
-    wanted = re.compile(rb'\s*\{"index":\s*%d\b' % index)
+    """What there is of one prompt, of every kind. The manifest tells which sealed batch has it, and
+    an index where it stands among the failed and those set aside, so that nothing else is read.
+    Batches without a line in the manifest (of another tool, and the open one) are looked through
+    from where ``.done_indices`` points to. ``note`` says where the record is if it is not here, or
+    how far was looked. Blocking."""
     listed = _batches_with(folder / layout.MANIFEST, index)
-    found: list[Answer] = []
-    looked = 0
-    paths = [path for _, path in _files(folder, "done") if listed.get(path.name, True)]
-    for path in (*paths, folder / _FILES["failed"], folder / _FILES["set_aside"]):
-        for _, line in _backwards(path):
-            looked += len(line) + 1
-            if wanted.match(line) and (answer := _answer(line, chars)) is not None:
-                found.append(answer)
-            if looked > SCAN:  # batches without a line in the manifest: of another tool
-                note = "only the newest batches without a line in the manifest were looked through"
-                return Answers(found, complete=False, looked=looked, note=note)
-    away = [n for n, has in listed.items() if has and not (folder / n).exists()]
-    note = f"prompt {index:,}: its record is in {away[0]}, which is only in S3" if away else ""
-    return Answers(found, looked=looked, note=note)
+    paths = [path for _, path in _files(folder, "done")]
+    search = _Search(index, chars)
+    for path in paths:
+        if listed.get(path.name):
+            search.batch(path)
+    for name in _FILES.values():
+        search.side(folder / name)
+    if search.found:
+        return Answers(search.found, looked=search.looked)
+    for name, has in listed.items():
+        if has and not (folder / name).exists():
+            note = f"prompt {index:,}: its record is in {name}, which is only in S3"
+            return Answers([], looked=search.looked, note=note)
+    unlisted = [path for path in paths if path.name not in listed]
+    for number, path in enumerate(nearest(unlisted, _share(folder / layout.DONE, index))):
+        if search.looked > SCAN:
+            note = (
+                f"looked through {number:,} of {len(unlisted):,} batches that {layout.MANIFEST} "
+                f"does not list ({search.looked / 1e6:,.0f} MB), nearest first to where "
+                f"{layout.DONE} points; resume the run once, and all are listed"
+            )
+            return Answers([], complete=False, looked=search.looked, note=note)
+        search.batch(path)
+        if search.found:
+            break
+    return Answers(search.found, looked=search.looked)
+
+
+class _Search:
+    """Looks for one prompt's records."""
+
+    def __init__(self, index: int, chars: int) -> None:
+        self._index, self._chars = index, chars
+        self._begins = re.compile(rb'\s*\{\s*"index"\s*:\s*%d\b' % index)
+        self.found: list[Answer] = []
+        self.looked = 0
+        """Bytes that were read."""
+
+    def batch(self, path: Path) -> None:
+        """A whole file, up to the record."""
+        any(self._take(line) for _, line in _backwards(path))
+
+    def side(self, path: Path) -> None:
+        """``failed.jsonl`` or ``set_aside.jsonl``: where its index says, else behind that."""
+        known = sides.read(path)
+        begin = 0
+        for index, _, end in known.entries():
+            if index == self._index:
+                with path.open("rb") as file:
+                    self._take(os.pread(file.fileno(), end - begin, begin))
+                return
+            begin = end
+        any(self._take(line) for _, _, line in split(path, known.end) if line[-1:] == b"\n")
+
+    def _take(self, line: bytes) -> bool:
+        self.looked += len(line) + 1
+        answer = _answer(line, self._chars) if self._begins.match(line) else None
+        if answer is not None:
+            self.found.append(answer)
+        return answer is not None
+
+
+def nearest(paths: list[Path], share: float) -> list[Path]:
+    """Batches, newest first as they are given, by how far they are from the one that holds the
+    record behind that share of all their bytes."""
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+    behind = list(accumulate(reversed(sizes)))[::-1]
+    place = share * sum(sizes)
+    away = [
+        max(end - size - place, place - end, 0) for end, size in zip(behind, sizes, strict=True)
+    ]
+    return [path for _, path in sorted(zip(away, paths, strict=True), key=lambda pair: pair[0])]
+
+
+def _share(done: Path, index: int) -> float:
+    """How far down in ``.done_indices`` the prompt stands: its lines come in the order of the
+    records. 1 where it does not stand there: it may be the newest."""
+    try:
+        data = done.read_bytes()
+    except OSError:
+        return 1.0
+    if data.startswith(b"%d\n" % index):
+        return 0.0
+    at = data.find(b"\n%d\n" % index)
+    return 1.0 if at < 0 else data.count(b"\n", 0, at + 1) / max(1, data.count(b"\n"))
 
 
 class _Listed(msgspec.Struct):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +112,7 @@ def test_a_look_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
     assert [a.index for a in found.answers] == [3]
 
 
-def test_one_prompt_is_found_by_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_prompt_is_found_by_its_index(tmp_path: Path) -> None:
     """In the batch that the manifest names, in one without a line there, among the failed; and
     where it is only in S3 that is said."""
     run(tmp_path)
@@ -122,7 +124,7 @@ def test_one_prompt_is_found_by_its_index(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(one) + "\n" for one in listed))
     found = answers.of_prompt(tmp_path, 612)
     assert [a.index for a in found.answers] == [612]
-    assert (tmp_path / "completions_000001.jsonl").stat().st_size < found.looked < 2_000_000
+    assert 1_500_000 < found.looked < 2_000_000, "the one file, up to its record"
     assert [a.outcome for a in answers.of_prompt(tmp_path, 7).answers] == ["ok", "rejected"]
     assert [a.index for a in answers.of_prompt(tmp_path, 1_004).answers] == [1_004]
     assert answers.of_prompt(tmp_path, 61).answers[0].content == "answer 61 é"
@@ -131,9 +133,46 @@ def test_one_prompt_is_found_by_its_index(tmp_path: Path, monkeypatch: pytest.Mo
     assert "completions_000009.jsonl, which is only in S3" in gone.note
     assert answers.of_prompt(tmp_path, 5_001).note == ""
     assert answers.of_prompt(tmp_path / "none", 1) == Answers([])
-    (tmp_path / "manifest.jsonl").unlink()
-    monkeypatch.setattr(answers, "SCAN", 100)
-    assert "without a line in the manifest" in answers.of_prompt(tmp_path, 3).note
+
+
+def test_an_old_prompt_is_found_without_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where ``.done_indices`` points to, however many batches there are; else it is said how far
+    was looked."""
+    monkeypatch.setattr(answers, "SCAN", 50_000)
+    order = list(range(3_000))
+    random.Random(5).shuffle(order)
+    for number in range(60):
+        lines = [record(index, pad="x" * (index % 700)) for index in order[number * 50 :][:50]]
+        (tmp_path / f"completions_{number:06d}.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / ".done_indices").write_text("".join(f"{index}\n" for index in order))
+    for place in (0, 1, 400, 1_499, 2_222, 2_999):
+        found = answers.of_prompt(tmp_path, order[place])
+        assert [a.index for a in found.answers] == [order[place]], place
+        assert found.looked < 150_000
+    (tmp_path / ".done_indices").unlink()
+    found = answers.of_prompt(tmp_path, order[2_999])
+    assert [a.index for a in found.answers] == [order[2_999]], "the newest first"
+    found = answers.of_prompt(tmp_path, order[0])
+    assert (found.answers, found.complete) == ([], False)
+    told = re.match(r"looked through (\d+) of 60 batches that manifest.jsonl does not", found.note)
+    assert told is not None and 1 <= int(told[1]) < 10
+
+
+def test_a_failed_prompt_is_found_by_the_index_beside_the_file(tmp_path: Path) -> None:
+    """Of a large file only its line is read; what the index does not tell of yet is read, too."""
+    lines = [
+        json.dumps({"index": n, "outcome": "rejected", "reason": "y" * 900}) for n in range(99)
+    ]
+    ends = list(accumulate(len(line) + 1 for line in lines))
+    (tmp_path / "failed.jsonl").write_text("".join(line + "\n" for line in lines))
+    told = "".join(f'[{n},"rejected",{ends[n]}]\n' for n in range(98))
+    (tmp_path / ".failed.idx").write_text(told)
+    for index in (0, 50, 98):
+        found = answers.of_prompt(tmp_path, index)
+        assert [a.index for a in found.answers] == [index]
+        assert found.looked < 2_000
 
 
 def test_long_texts_are_cut_and_travel(tmp_path: Path) -> None:
