@@ -77,6 +77,11 @@ SHARES: Final = frozenset({"mem-fraction-static"})
 """Fractions, which the parser knows as numbers only."""
 
 
+_SLIP: Final = 0.9
+"""How much alike names are that differ by a slip: `cuda-graph-bs` and `cuda-graph-max-bs`, which
+both are flags, are less."""
+
+
 class FlagError(Exception):
     """One line: what is wrong with what was typed, and what to do."""
 
@@ -132,6 +137,18 @@ class Book:
 def plain(name: str) -> str:
     """A flag's name as Stoker writes it."""
     return name.lstrip("-").replace("_", "-").lower()
+
+
+def slips(flags: Flags) -> list[str]:
+    """What looks misspelt, a line each, as far as that can be told without the SGLang that is to
+    take them: names that are all but one of the most used."""
+    book = Book()
+    found = []
+    for name in flags:
+        near = difflib.get_close_matches(plain(name), [i.name for i in book.flags], 1, _SLIP)
+        if book.get(name) is None and near:
+            found.append(f"{name}: not a flag known here; did you mean {near[0]}?")
+    return found
 
 
 # --- The list ---

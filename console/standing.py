@@ -87,13 +87,16 @@ def rate(state: model.State, progress: Progress) -> list[Part]:
 
 
 def counts(state: model.State, progress: Progress) -> list[tuple[str, int]]:
-    """What is neither done nor given up, by name, where there is some."""
+    """What is neither done nor given up, by name; of a run that is not alive nothing is under
+    way."""
+    alive = state.run.alive
     found = [
         ("set aside", progress.set_aside),
-        ("wait for a retry", progress.waiting_retry if state.run.alive else 0),
+        ("in flight", progress.in_flight if alive else 0),
+        ("wait for a retry", progress.waiting_retry if alive else 0),
         ("on probation", progress.on_probation),
     ]
-    return [(name, count) for name, count in found if count]
+    return [(name, count) for name, count in found if count or (alive and name == "in flight")]
 
 
 def why(state: model.State, progress: Progress) -> str:

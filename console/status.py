@@ -43,8 +43,16 @@ def unreachable(target: str, now: float, text: str) -> dict[str, Any]:
     }
 
 
-def document(target: str, state: State, batches: Batches | None) -> dict[str, Any]:
-    """The JSON document of ``stoker status --json``."""
+def document(
+    target: str, state: State, batches: Batches | None, problem: str = ""
+) -> dict[str, Any]:
+    """The JSON document of ``stoker status --json``.
+
+    ``problem`` is what is wrong in stoker.toml.
+    """
+    alerts = [{"code": alert.code, "text": alert.text} for alert in state.alerts]
+    if problem:
+        alerts.append({"code": "config.flags", "text": problem})
     return {
         "target": target,
         "time": rfc3339(state.time),
@@ -64,7 +72,7 @@ def document(target: str, state: State, batches: Batches | None) -> dict[str, An
             for epoch in state.epochs
         ],
         "batches": msgspec.to_builtins(batches) if batches is not None else None,
-        "alerts": [{"code": alert.code, "text": alert.text} for alert in state.alerts],
+        "alerts": alerts,
         "disagreements": disagreements(state, batches),
     }
 

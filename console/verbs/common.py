@@ -6,12 +6,13 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from console.config import Target
+from console.config import Target, user_file
+from console.flags import slips
 from console.link.client import LinkError, LinkStatus
 from console.link.place import Place, reach
 from console.session import Session, session
 from console.text import clock, visible
-from remote.protocol import Done, Events, Happened, ReadEvents, Request
+from remote.protocol import CheckFlags, Done, Events, Happened, ReadEvents, Request
 
 LINE = 1 << 20
 """Longest line printed, in characters."""
@@ -87,3 +88,22 @@ def tell_link(status: LinkStatus) -> None:
     """A lost link comes back by itself: only say it."""
     if status.state != "closed":
         print(f"stoker: {visible(status.text)}", file=sys.stderr, flush=True)
+
+
+async def flags_problem(here: Session, timeout: float) -> str:
+    """What is wrong with the flags of stoker.toml, as the SGLang there says; empty where nothing
+    is, or where nobody there can say in time."""
+    fleet = here.target.spec.fleet
+    try:
+        await here.call(CheckFlags(flags=fleet.flags), timeout)
+    except LinkError as error:
+        if error.kind != "usage":
+            return ""
+        return f"{here.target.file or user_file()}: fleet.flags: {error}"
+    return ""
+
+
+def warn_of_slips(target: Target) -> None:
+    """Tell of flags that look misspelt, where there is no SGLang to ask."""
+    for text in slips(target.spec.fleet.flags):
+        print(f"stoker: warning: fleet.flags.{text}", file=sys.stderr)

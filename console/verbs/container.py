@@ -12,7 +12,7 @@ from console.link.deploy import deploy as push_agent
 from console.link.deploy import own_version
 from console.link.push import push_file
 from console.text import visible
-from console.verbs.common import at_place, say
+from console.verbs.common import at_place, say, warn_of_slips
 from remote.protocol import STOKER_DIR
 
 
@@ -20,6 +20,7 @@ async def deploy(target: Target) -> int:
     """``stoker deploy``: push the agent and start it; a no-op when it is current."""
     async with at_place(target) as place:
         say(await push_agent(target, place))
+    warn_of_slips(target)
     return 0
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from console.config import Target
 from console.session import Session, session
-from console.verbs.common import VerbError, ask, say, simple, watched
+from console.verbs.common import VerbError, ask, flags_problem, say, simple, watched
 from remote.protocol import (
     Decide,
     Done,
@@ -59,9 +59,15 @@ def flags(pairs: list[str]) -> Flags:
     return found
 
 
+LEARN_S = 180.0
+"""For so long SGLang's parser may take to tell its flags, the first time it is asked."""
+
+
 async def up(target: Target, gpus: list[int] | None, *, wait: bool) -> int:
     """``stoker up``: start servers, and by default wait until each is ready or has failed."""
     async with session(target) as here:
+        if problem := await flags_problem(here, LEARN_S):
+            raise VerbError(problem)
         await watched(here)
         done = await here.call(Up(spec=target.spec, gpus=gpus), timeout=60)
         assert isinstance(done, Done)
@@ -170,7 +176,7 @@ def _which(target: Target, gpus: list[int] | None) -> str:
 
 async def _show(here: Session, request: Restart | Rollback, as_json: bool) -> Plan:
     """What the request would do, printed beside what runs now; nothing is done."""
-    plan = await here.call(request, timeout=180)
+    plan = await here.call(request, timeout=LEARN_S)
     assert isinstance(plan, Plan)
     if as_json:
         print(msgspec.json.encode(plan).decode())
@@ -218,7 +224,7 @@ def _beside(now: Sequence[int | None], then: int) -> str:
 async def _swap(here: Session, request: Restart | Rollback) -> int:
     """Begin a swap and follow it; 0 when it is done, 1 when it failed or was rolled back."""
     await watched(here)
-    plan = await here.call(request, timeout=180)
+    plan = await here.call(request, timeout=LEARN_S)
     assert isinstance(plan, Plan)
     if plan.swap is None:
         say("nothing to do")

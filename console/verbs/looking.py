@@ -15,11 +15,14 @@ from console.config import Target
 from console.link.client import LinkError
 from console.model import with_events
 from console.session import session
-from console.verbs.common import VerbError, say, tell_link
+from console.verbs.common import VerbError, flags_problem, say, tell_link
 from remote.protocol import Batches, Events, LogPart, ReadBatches, ReadEvents, ReadLog, Subscribe
 
 EVENTS = 500
 """Newest events that may tell who stopped the run, or why it is not at work."""
+
+FLAGS_S = 5.0
+"""For so long a look waits for what SGLang says of the flags in stoker.toml."""
 
 
 async def status(target: Target, *, as_json: bool) -> int:
@@ -32,7 +35,8 @@ async def status(target: Target, *, as_json: bool) -> int:
             events = await here.call(ReadEvents(limit=EVENTS))
             assert isinstance(events, Events)
             here.state = with_events(here.state, events.events)
-            document = report.document(target.name, here.state, batches)
+            problem = await flags_problem(here, FLAGS_S)
+            document = report.document(target.name, here.state, batches, problem)
     except LinkError as error:
         if as_json and error.kind not in ("refused", "usage"):
             print(json.dumps(report.unreachable(target.name, time.time(), str(error))))

@@ -123,7 +123,6 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
     return [
         lost,
         s3,
-        _pair("in flight", f"{progress.in_flight:,}", "text") if alive else [],
         *(_pair(name, f"{n:,}", "text") for name, n in standing.counts(state, progress)),
         _pair("batches", f"{progress.batch_files:,}", "text"),
         [("sent again: ", "dim"), (retries, "text")] if retries else [],

@@ -96,11 +96,12 @@ class Actions:
         states = [s.state for s in fleet.states() if gpus is None or s.gpu in gpus]
         if all(state not in ("stopped", "failed") for state in states):
             return Done(f"nothing to start: {names}: {_counted(states)}")
-        epoch = self._book.open(
-            self._book.wanted(fleet, request.spec.fleet), request.spec.fleet, who, "up"
-        )
 
         async def work() -> str:
+            wanted = self._book.wanted(fleet, request.spec.fleet)
+            await fleet.learn()
+            fleet.checked(wanted)  # before there is an epoch of flags that nothing can run with
+            epoch = self._book.open(wanted, request.spec.fleet, who, "up")
             await fleet.up(gpus, epoch=epoch, who=who)
             return f"{names} started, epoch {epoch.id}"
 

@@ -18,6 +18,8 @@ from remote.fleet.fleet import Fleet, FleetError
 from remote.journal import Journal
 from remote.paths import Workspace
 from remote.protocol import (
+    CheckFlags,
+    Done,
     Events,
     Marks,
     ReadAnswers,
@@ -81,6 +83,13 @@ class Reader:
                 return await asyncio.to_thread(self._mixer.look, run.output, run.prompts)
             case ReadAnswers():
                 return await self._read_answers(request)
+            case CheckFlags():
+                fleet = await self._owner.fleet()
+                await fleet.learn()
+                try:
+                    return Done("; ".join(fleet.checked(request.flags)[1]))
+                except FleetError as error:
+                    raise RequestError(str(error), error.code) from None
             case ReadFlags():
                 fleet = await self._owner.fleet()
                 try:

@@ -290,6 +290,13 @@ class Fleet:
         """
         return self.knowledge.changed(old, set_flags, unset_flags)
 
+    def checked(self, flags: Flags) -> tuple[Flags, list[str]]:
+        """Flags as the installed SGLang takes them, and a line for each that had to be renamed.
+
+        Raises :class:`FleetError` where it would refuse them.
+        """
+        return self.knowledge.checked(flags)
+
     async def plan(
         self,
         *,

@@ -28,6 +28,7 @@ from remote.protocol.messages import (
 )
 from remote.protocol.requests import (
     READ_ONLY,
+    CheckFlags,
     Decide,
     Down,
     Get,
@@ -115,6 +116,7 @@ __all__ = [
     "BatchFile",
     "Batches",
     "Call",
+    "CheckFlags",
     "Decide",
     "Decoder",
     "Done",

@@ -179,6 +179,16 @@ class ReadFlags(Struct, tag="flags", frozen=True):
     take a minute, then kept. → :class:`FlagCatalogue`"""
 
 
+class CheckFlags(Struct, tag="flags.check", frozen=True):
+    """Hold flags against the SGLang that the servers' Python has, as a start would. → :class:`Done`
+
+    What it would not take is a failure with code ``usage``; what it takes under other names is
+    told in the text.
+    """
+
+    flags: Flags
+
+
 class Subscribe(Struct, tag="subscribe", frozen=True):
     """What this connection wants pushed. Replaces the earlier subscription. → :class:`Done`
 
@@ -216,6 +226,7 @@ Request: TypeAlias = (
     | ReadMix
     | ReadAnswers
     | ReadFlags
+    | CheckFlags
     | Subscribe
     | Shutdown
 )
@@ -231,6 +242,7 @@ READ_ONLY: tuple[type, ...] = (
     ReadMix,
     ReadAnswers,
     ReadFlags,
+    CheckFlags,
     Subscribe,
 )
 """Requests that change nothing."""

@@ -45,8 +45,9 @@ def event(number: int, kind: str, text: str, who: str = "") -> Event:
 def test_one_at_work_tells_its_end() -> None:
     state = told(set_aside=3, waiting_retry=2)
     line = run_line(state)
+    flying = state.progress.in_flight if state.progress else 0
     assert line.startswith("run       running, ")
-    assert ", 3 set aside, 2 wait for a retry, " in line
+    assert f", 3 set aside, {flying:,} in flight, 2 wait for a retry, " in line
     when = "".join(text for text, _ in standing.when(state, state.progress, NOW))  # type: ignore[arg-type]
     assert when.startswith("done ")
     assert line.endswith(f", {when}")

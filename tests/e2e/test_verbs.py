@@ -118,8 +118,24 @@ async def test_the_verbs(tmp_path: Path) -> None:
         await watch.until(lambda s: not s.run.alive, 60, "the run's end")
         await stoker("down", "--yes", timeout=120)
         assert "no server is up" in await stoker("run", "start", status=1)
+        await misspelt_flag(stoker, watch)
         assert watch.fell == []
         assert play.clean(lab, s3=False).completed == watch.progress.completed
+
+
+async def misspelt_flag(stoker: Shell, watch: play.Watch) -> None:
+    """It is told by whatever would use it, before anything is done."""
+    toml = stoker.lab.toml
+    sound = toml.read_text()
+    toml.write_text(sound.replace("mem-fraction-static", "mem-fraction-statc"))
+    epochs = [epoch.id for epoch in watch.state.epochs]
+    text = "has no flag mem-fraction-statc; did you mean mem-fraction-static?"
+    said = await stoker("up", status=2)
+    assert said.startswith(f"stoker up: {toml}: fleet.flags: SGLang 0.5.12 {text}")
+    assert text in (await stoker.document("status"))["alerts"][-1]["text"]
+    assert f"{text}" in await stoker("status")
+    assert [epoch.id for epoch in watch.state.epochs] == epochs
+    toml.write_text(sound)
 
 
 async def test_unreachable_is_said_in_json_too(tmp_path: Path) -> None:

@@ -160,3 +160,12 @@ def test_the_documentation_names_every_key() -> None:
         asks = "" if action.danger == "none" else " Asks first."
         where = f" *({', '.join(sorted(action.screens))})*" if action.screens else ""
         assert f"| {keys} | {action.title} | {action.help}{asks}{where} |" in text, action.name
+
+
+def test_a_slip_in_a_flag_is_seen_without_sglang() -> None:
+    """Other flags that are much alike are left alone."""
+    assert flags.slips({"mem-fraction-statc": 0.9, "mem-fraction-static": 0.9}) == [
+        "mem-fraction-statc: not a flag known here; did you mean mem-fraction-static?"
+    ]
+    others = {"cuda-graph-bs", "disable-cuda-graph-padding", "max-prefill-tokens", "tp_size"}
+    assert flags.slips(dict.fromkeys(others, 1)) == []
