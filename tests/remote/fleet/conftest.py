@@ -145,6 +145,16 @@ class Site:
         self.fleets.append((fleet, asyncio.create_task(fleet.watch())))
         return fleet
 
+    async def ready(
+        self, spec: TargetSpec, gpus: list[int] | None = None, *, timing: Timing = FAST
+    ) -> Fleet:
+        """A fleet whose servers (all, or some) have been started and are ready."""
+        fleet = self.fleet(spec, timing)
+        await fleet.up(gpus, epoch=self.epoch(spec), who="ann")
+        chosen = range(self.gpus) if gpus is None else gpus
+        await until(lambda: all(fleet.states()[gpu].state == "ready" for gpu in chosen))
+        return fleet
+
     async def close(self, fleet: Fleet) -> None:
         """What a killed agent leaves: nothing looks any more, the servers go on."""
         for one, task in self.fleets:

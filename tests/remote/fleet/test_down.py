@@ -14,9 +14,7 @@ from tests.waiting import until
 async def test_down_waits_for_what_runs_where_it_cannot_be_continued(site: Site) -> None:
     site.run.cannot = "this run does not keep them"
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     asked = asyncio.create_task(chat(fleet.url(0), 100))
     await until(lambda: fleet.states()[0].running)
     await fleet.down([0], who="ann")
@@ -26,9 +24,7 @@ async def test_down_waits_for_what_runs_where_it_cannot_be_continued(site: Site)
 
 async def test_down_breaks_off_what_can_be_continued(site: Site) -> None:
     spec = site.spec(drain=60.0)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     site.run.open[0] = 1
     asked = asyncio.create_task(chat(fleet.url(0), 100_000))
     await until(lambda: fleet.states()[0].running)
@@ -44,9 +40,7 @@ async def test_down_breaks_off_what_can_be_continued(site: Site) -> None:
 async def test_down_aborts_after_the_bound_and_kills_a_drain_without_end(site: Site) -> None:
     site.run.cannot = "this run does not keep them"
     spec = site.spec(drain=0.5, fake_leak=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     main = pid_of(fleet, 0)
     asked = asyncio.create_task(chat(fleet.url(0), 100_000))
     await until(lambda: fleet.states()[0].running)

@@ -30,10 +30,7 @@ from tests.waiting import until
 async def one_ready(site: Site, timing: Timing = FAST, **flags: object) -> Fleet:
     site.gpus = 1
     spec = site.spec(**flags)  # type: ignore[arg-type]
-    fleet = site.fleet(spec, timing)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
-    return fleet
+    return await site.ready(spec, timing=timing)
 
 
 async def test_a_server_that_stalled_under_an_earlier_agent_gets_work_again(site: Site) -> None:
@@ -145,9 +142,7 @@ async def test_a_start_that_could_not_be_made_is_tried_again(site: Site) -> None
     python.write_text(f'#!/bin/sh\nexec {site.spec().python} "$@"\n')
     python.chmod(0o755)
     spec = msgspec.structs.replace(site.spec(), python=str(python))
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     python.chmod(0o644)
     os.kill(pid_of(fleet, 0), signal.SIGKILL)
     told = site.events.texts
@@ -205,9 +200,7 @@ async def test_servers_that_the_target_has_no_more_are_found_and_can_be_stopped(
     site: Site,
 ) -> None:
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     pid = pid_of(fleet, 1)
     await site.close(fleet)
     site.gpus = 1
@@ -227,9 +220,7 @@ async def test_servers_that_the_target_has_no_more_are_found_and_can_be_stopped(
 
 async def test_a_server_that_the_target_has_no_more_is_not_started_again(site: Site) -> None:
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     site.gpus = 1
     fleet.spec = site.spec()
     os.kill(pid_of(fleet, 1), signal.SIGKILL)

@@ -125,9 +125,7 @@ async def test_a_new_fleet_adopts_the_servers(site: Site) -> None:
 
 async def test_a_killed_server_fails_within_seconds_and_comes_back(site: Site) -> None:
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     victim = pid_of(fleet, 0)
     site.run.open[0] = 5
     os.kill(victim, signal.SIGKILL)
@@ -141,9 +139,7 @@ async def test_a_killed_server_fails_within_seconds_and_comes_back(site: Site) -
 async def test_a_lost_child_is_a_failed_server(site: Site) -> None:
     """The main process goes on and answers, as it does when native code aborts the scheduler."""
     spec = site.spec(fake_deaf=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     main = pid_of(fleet, 0)
     await until(lambda: len(fleet.server(0).tree) > 1)  # as of the next look at the processes
     scheduler = next(p for p in fleet.server(0).tree if p.pid != main)
@@ -202,9 +198,7 @@ async def test_the_key_of_our_own_servers_is_read_by_nobody_else(site: Site) -> 
     credentials.write_text("SGLANG_API_KEY='s3cret'\n")
     credentials.chmod(0o600)
     spec = msgspec.structs.replace(site.spec(), credentials_file=str(credentials))
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     log = Path(fleet.infos()[0].log)
     # SGLang prints its arguments.
     assert "api_key='s3cret'" in await asyncio.to_thread(log.read_text)
@@ -246,9 +240,7 @@ async def test_a_parser_that_gave_no_answer_is_asked_again(
 
 async def test_orphans_of_a_killed_server_are_ended(site: Site) -> None:
     spec = site.spec(fake_orphan=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     tree = list(fleet.server(0).tree)
     os.kill(tree[0].pid, signal.SIGKILL)
     await until(lambda: all(identity.birth(p.pid) is None for p in tree))
@@ -258,9 +250,7 @@ async def test_leftovers_of_an_earlier_start_are_ended_before_the_next(site: Sit
     """Its agent was killed in the middle of a stop: the main process ended, a child did not."""
     site.gpus = 1
     spec = site.spec(fake_orphan=True, fake_load=1.2)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     assert fleet.states()[0].phase_usual_s is None
     server = fleet.server(0)
     tree = list(server.tree)
@@ -285,9 +275,7 @@ async def test_leftovers_of_an_earlier_start_are_ended_before_the_next(site: Sit
 
 async def test_stall_is_told_by_tokens_not_by_health(site: Site) -> None:
     spec = site.spec(enable_metrics=True)
-    fleet = site.fleet(spec, replace(FAST, stalled_restart=60.0))
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0], timing=replace(FAST, stalled_restart=60.0))
     asked = asyncio.create_task(chat(fleet.url(0), 100_000))
     await until(lambda: fleet.states()[0].lights.tokens)
     await until(lambda: fleet.states()[0].gen_tok_s and fleet.states()[0].running)
@@ -303,9 +291,7 @@ async def test_stall_is_told_by_tokens_not_by_health(site: Site) -> None:
 
 async def test_a_stalled_server_is_started_again(site: Site) -> None:
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     main = pid_of(fleet, 0)
     (site.root / "hang").touch()
     site.run.open[0] = 3

@@ -20,9 +20,7 @@ from tests.waiting import until
 
 async def test_a_sigterm_from_elsewhere_empties_the_server_and_is_obeyed(site: Site) -> None:
     spec = site.spec(enable_metrics=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     first = pid_of(fleet, 0)
     append(Path(fleet.infos()[0].log), time.strftime("[%Y-%m-%d %H:%M:%S] Error in request: x"))
     append(Path(fleet.infos()[0].log), "Traceback (most recent call last):\nTemplateError: x")
@@ -44,9 +42,7 @@ async def test_a_sigterm_from_elsewhere_empties_the_server_and_is_obeyed(site: S
 async def test_a_drain_from_elsewhere_that_is_cut_short_is_no_failure(site: Site) -> None:
     """As of a supervisor that sends SIGTERM, waits a while, and sends SIGKILL."""
     spec = site.spec(fake_leak=True)
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     pid = pid_of(fleet, 0)
     os.kill(pid, signal.SIGTERM)
     await until(lambda: "4 left" in fleet.states()[0].phase)
@@ -58,9 +54,7 @@ async def test_a_drain_from_elsewhere_that_is_cut_short_is_no_failure(site: Site
 
 async def test_a_restart_of_the_machine_is_told_as_one(site: Site) -> None:
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up([0], epoch=site.epoch(spec), who="ann")
-    await until(lambda: fleet.states()[0].state == "ready")
+    fleet = await site.ready(spec, [0])
     server = fleet.server(0)
     assert server.holder is not None
     assert server.main is not None
@@ -86,9 +80,7 @@ async def test_the_kernels_killing_for_memory_is_told_as_that(
     events.write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n")
     monkeypatch.setenv(memory.ENVIRON, str(group))
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     first, second = pid_of(fleet, 0), pid_of(fleet, 1)
     os.kill(first, signal.SIGKILL)
     await until(lambda: site.events.texts("server.failed"))
@@ -103,9 +95,7 @@ async def test_the_kernels_killing_for_memory_is_told_as_that(
 
 async def test_the_drivers_report_explains_a_death(site: Site) -> None:
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     # A fault of the program: it is started again. A lost card: it is not, and the rest go on.
     site.reports.update({0: report(31), 1: report(79)})
     first, second = pid_of(fleet, 0), pid_of(fleet, 1)
@@ -125,9 +115,7 @@ async def test_the_drivers_report_explains_a_death(site: Site) -> None:
 async def test_a_report_that_comes_after_the_death_stops_the_restart(site: Site) -> None:
     site.gpus = 1
     spec = site.spec()
-    fleet = site.fleet(spec, replace(FAST, restart_first=1.5))
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec, timing=replace(FAST, restart_first=1.5))
     os.kill(pid_of(fleet, 0), signal.SIGKILL)
     await until(lambda: site.events.texts("server.restart"))
     fleet.hurt(0)  # nothing is known that explains it

@@ -90,9 +90,7 @@ async def test_one_that_is_stopped_while_it_waits_is_not_started(site: Site) -> 
 
 async def test_after_a_reboot_one_goes_ahead_too(site: Site) -> None:
     spec = cold(site, fake_load=0.8)
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     mains = [fleet.server(gpu).main for gpu in (0, 1)]
     await site.close(fleet)
     for main in mains:

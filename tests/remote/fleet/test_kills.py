@@ -81,9 +81,7 @@ async def test_servers_outlive_their_agents(site: Site) -> None:
 async def test_a_killed_holder_leaves_its_server_and_an_unknown_end(site: Site) -> None:
     site.gpus = 1
     spec = site.spec()
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
     (running,) = processes_of(site)
     assert running is not None
     os.kill(running.holder, signal.SIGKILL)
@@ -98,9 +96,8 @@ async def test_a_killed_holder_leaves_its_server_and_an_unknown_end(site: Site) 
 async def test_a_stop_that_was_cut_off_is_gone_on_with(site: Site) -> None:
     site.gpus = 1
     spec = site.spec(drain=60.0)
-    fleet = site.fleet(spec)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-    await site.all_are(fleet, "ready")
+    fleet = await site.ready(spec)
+    site.run.cannot = "this run does not keep them"  # so that the drain lasts
     site.run.open[0] = 3
     stopping = asyncio.create_task(fleet.down(None, who="ann"))
     await until(lambda: fleet.states()[0].state == "draining")
