@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from console.model import ON, State, age, told_now
 from console.ram import full_in
-from console.reckon import outliers, silent
+from console.reckon import outliers, silent, waits
 from console.text import duration, size
 
 Level: TypeAlias = Literal["good", "info", "warning", "error"]
@@ -121,8 +121,12 @@ def notices(state: State, now: float) -> list[Notice]:
                 if text
                 else (f"Held back by {verdict.bound_by}")
             )
+        if verdict.remedy:
+            text = f"{text.rstrip('. ')}. Better: {verdict.remedy}"
         action = "restart" if verdict.bound_by and verdict.good is not True else ""
         found.append(Notice(level, text, action, None, "verdict"))
+    if line := waits(verdict, told_now(state, now)):
+        found.append(Notice("info", line, "", None, "verdict.waits"))
     if progress is not None and progress.status == "done":
         found.append(Notice("good", f"Done: {progress.completed:,} completions", "", None, "done"))
     return sorted(found, key=lambda n: _WEIGHT[n.level])

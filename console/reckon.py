@@ -12,7 +12,7 @@ from typing import Final
 
 from console.model import ON, State, told_at, touched
 from console.text import number, percent
-from remote.protocol import Progress, ServerState
+from remote.protocol import Progress, ServerState, Verdict
 
 WARM_S: Final = 30.0
 """A server that serves for less has not filled its slots yet: its throughput says nothing."""
@@ -79,7 +79,7 @@ def outliers(state: State) -> list[Outlier]:
     for server in state.servers.values():
         if server.gpu in gathering or server.dispatch == "pause" or silent(server):
             continue
-        if server.serving_since is not None and state.time - server.serving_since < WARM_S:
+        if server.steady_since is not None and state.time - server.steady_since < WARM_S:
             continue
         if server.state == "ready" and server.gen_tok_s is not None:
             info = state.infos.get(server.gpu)
@@ -116,6 +116,15 @@ def outliers(state: State) -> list[Outlier]:
             if heat >= 85 or (len(heats) > 2 and heat > middle + 12)
         ]
     return sorted(found, key=lambda o: o.value / o.middle if o.metric == "gen_tok_s" else 1.0)
+
+
+def waits(verdict: Verdict | None, now: float) -> str:
+    """For what the next verdict waits, in one line; empty where none is to come."""
+    if verdict is None or not verdict.waits:
+        return ""
+    if verdict.due is None:
+        return f"Waiting for {verdict.waits}: a verdict comes within a minute of them"
+    return f"{verdict.waits.capitalize()}: verdict in about {max(1, round(verdict.due - now))} s"
 
 
 # --- How far, how fast, when done ---

@@ -124,10 +124,13 @@ def observed(state: State) -> dict[str, Any]:
         "servers": [
             {key: getattr(server, key) for key in keys}
             | {"max_running": getattr(state.infos.get(server.gpu), "max_running", None)}
+            | {"steady_s": server.steady_since and state.time - server.steady_since}
             for server in servers
         ],
         "offered_concurrency": offered or None,
         "epochs": [{"flags": e.flags, "tok_s_per_gpu": e.tok_s_per_gpu} for e in state.epochs],
+        "sizes": msgspec.to_builtins(infos[0].sizes) if infos else None,
+        "waits": reckon.waits(state.verdict, state.time) or None,
     }
     return {key: value for key, value in seen.items() if value is not None}
 

@@ -6,14 +6,14 @@ does not know the model or the card, proposals come without a prediction and say
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from statistics import mean, median
 from typing import Literal
 
 from msgspec import Struct
 
-from remote.protocol import Flags
+from remote.protocol import Epoch, Flags, GpuState, ServerInfo, ServerState, Sizes
 from remote.sglang import capacity, dialect, flags
 from remote.sglang.refusals import refusals
 from remote.verdict import FULL, Bound, held_by
@@ -22,6 +22,7 @@ GAIN = 0.86
 """Decode throughput grows with the running batch to about this power: 32 → 64 running gave
 650 → 1,180 tok/s on a Qwen3.6-27B server."""
 CAP = "max-running-requests"
+WARM_S = 30.0
 LEFT_GIB = 4.0
 """What graphs and activations need beside the pools; a proposal that leaves less is risky."""
 
@@ -36,6 +37,8 @@ class ServerNumbers(Struct, frozen=True):
     mamba_usage: float | None = None
     gen_tok_s: float | None = None
     retractions: int | None = None
+    steady_s: float | None = None
+    """For how long it has been at work; its throughput means little before :data:`WARM_S`."""
 
 
 class EpochNumbers(Struct, frozen=True):
@@ -56,6 +59,10 @@ class Observed(Struct, frozen=True):
     servers: list[ServerNumbers] = []
     offered_concurrency: int | None = None
     epochs: list[EpochNumbers] = []
+    sizes: Sizes | None = None
+    """What a server's start has shown of card and model; without it the model's name must do."""
+    waits: str = ""
+    """For what the verdict on these flags waits, while it does."""
 
 
 class Diagnosis(Struct, frozen=True):
@@ -77,6 +84,8 @@ class Proposal(Struct, frozen=True):
     """Throughput relative to now, e.g. 1.8; None where it is not known."""
     risk: str
     because: str
+    measured: bool = False
+    """The gain was measured in an earlier epoch, not predicted."""
 
 
 class Advice(Struct, frozen=True):
@@ -84,6 +93,42 @@ class Advice(Struct, frozen=True):
 
     diagnosis: list[Diagnosis]
     proposals: list[Proposal]
+    waits: str = ""
+    """What is not known yet, and when it will be."""
+
+
+def observed(
+    infos: Sequence[ServerInfo],
+    states: Sequence[ServerState],
+    cards: Sequence[GpuState],
+    model: str,
+    epochs: Iterable[Epoch],
+) -> Observed:
+    """A fleet as its agent sees it."""
+    known = {info.gpu: info for info in infos}
+    servers = [s for s in states if s.state in ("ready", "stalled") and s.gpu in known]
+    first = known[servers[0].gpu] if servers else None
+    return Observed(
+        sglang=first.sglang if first else None,
+        card=cards[0].name if cards else None,
+        memory_mib=cards[0].memory_total_mib if cards else None,
+        model=model,
+        flags=first.flags if first else {},
+        servers=[
+            ServerNumbers(
+                s.running,
+                known[s.gpu].max_running,
+                s.queued,
+                s.kv_usage,
+                s.mamba_usage,
+                s.gen_tok_s,
+                s.retractions,
+            )
+            for s in servers
+        ],
+        epochs=[EpochNumbers(e.flags, e.tok_s_per_gpu) for e in epochs],
+        sizes=first.sizes if first else None,
+    )
 
 
 def advise(seen: Observed) -> Advice:
@@ -94,8 +139,9 @@ def advise(seen: Observed) -> Advice:
         found = [Diagnosis("unknown", text, 0.0)]
     bounds = {one.bound_by for one in found}
     if not bounds & {"state slots", "kv cache", "slots"}:
-        return Advice(found, [])
-    return Advice(found, _proposals(seen, capped="slots" in bounds and CAP in seen.flags))
+        return Advice(found, [], seen.waits)
+    capped = "slots" in bounds and CAP in seen.flags
+    return Advice(found, _proposals(seen, capped=capped), seen.waits)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -137,7 +183,11 @@ def _diagnose(seen: Observed) -> Iterator[Diagnosis]:
         evidence += f"; {each:.0f} requests offered a server"
     if bound is not None:
         yield Diagnosis(bound, evidence, _confidence(bound, running / slots, queued))
-    rates = {n: s.gen_tok_s for n, s in busy.items() if s.gen_tok_s is not None}
+    rates = {
+        n: s.gen_tok_s
+        for n, s in busy.items()
+        if s.gen_tok_s is not None and (s.steady_s is None or s.steady_s >= WARM_S)
+    }
     if len(rates) >= 3 and min(rates.values()) < 0.6 * median(rates.values()):
         slow = min(rates, key=lambda n: rates[n])
         others = median(rate for n, rate in rates.items() if n != slow)
@@ -157,6 +207,8 @@ def _confidence(bound: Bound, fill: float, queued: float) -> float:
 
 
 def _is_hybrid(seen: Observed) -> bool:
+    if seen.sizes is not None:
+        return capacity.measured(seen.sizes)[1].hybrid
     known = capacity.known_model(seen.model or "")
     return known[0].hybrid if known else any(s.mamba_usage is not None for s in seen.servers)
 
@@ -183,14 +235,17 @@ def _proposals(seen: Observed, *, capped: bool) -> list[Proposal]:
                 continue
         if prediction is not None and prediction.left < LEFT_GIB:
             risk = f"only {prediction.left:.1f} GiB left beside the pools: may run out of memory"
-        measured = _measured(seen, wanted)
-        if measured is not None and rate:
-            gain, risk = round(measured / rate, 2), "measured in an earlier epoch"
-        made.append(Proposal(change, unset, slots, gain, risk, because))
+        gave = _measured(seen, wanted)
+        known = gave is not None and bool(rate)
+        if gave is not None and rate:
+            gain, risk = round(gave / rate, 2), "measured in an earlier epoch"
+        made.append(Proposal(change, unset, slots, gain, risk, because, known))
     return sorted(made, key=lambda one: -(one.predicted_gain or 0.0))
 
 
 def _predict(seen: Observed, wanted: Flags, new: bool) -> capacity.Prediction | None:
+    if seen.sizes is not None:
+        return capacity.predict(wanted, new, *capacity.measured(seen.sizes))
     known = capacity.known_model(seen.model or "")
     if known is None or seen.memory_mib is None:
         return None
@@ -252,14 +307,34 @@ def lines(advice: Advice) -> list[str]:
     """The advice for people."""
     text = [f"held back by {one.bound_by}: {one.evidence}" for one in advice.diagnosis]
     for rank, one in enumerate(advice.proposals, 1):
-        change = " ".join(
-            [f"--set {name}={flags.text(value)}" for name, value in one.set.items()]
-            + [f"--unset {name}" for name in one.unset]
-        )
-        slots = f"{one.predicted_max_running} slots, " if one.predicted_max_running else ""
-        gain = f"×{one.predicted_gain:.2f}" if one.predicted_gain else "gain not known"
-        text.append(f"{rank}. {change}  ({slots}{gain})")
+        text.append(f"{rank}. {_change(one, '--set ', '--unset ')}  ({_gives(one)})")
         text.append(f"   {one.because}. Risk: {one.risk}.")
     if not advice.proposals:
         text.append("no change of flags to propose")
+    if advice.waits:
+        text.append(advice.waits)
     return text
+
+
+def remedy(advice: Advice) -> str:
+    """The best change in one line, with what it gives; empty where there is none."""
+    if not advice.proposals:
+        return ""
+    best = advice.proposals[0]
+    return f"{_change(best, '', 'without ')}: {_gives(best)}"
+
+
+def _change(one: Proposal, put: str, out: str) -> str:
+    return " ".join(
+        [f"{put}{name}={flags.text(value)}" for name, value in one.set.items()]
+        + [f"{out}{name}" for name in one.unset]
+    )
+
+
+def _gives(one: Proposal) -> str:
+    slots = f"{one.predicted_max_running} slots, " if one.predicted_max_running else ""
+    if one.predicted_gain is None:
+        return f"{slots}gain not known"
+    if one.measured:
+        return f"{slots}×{one.predicted_gain:.2f} measured"
+    return f"{slots}about ×{one.predicted_gain:.2f} expected"

@@ -7,6 +7,7 @@ answer is expected to take is the rate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import Literal, TypeAlias
@@ -106,6 +107,28 @@ def held_by(
         return "requests"
     # A hybrid model's slots come from its state pool, long before its KV cache is full.
     return "state slots" if hybrid and not capped else "slots"
+
+
+def at_ceiling(states: Sequence[ServerState], infos: Sequence[ServerInfo]) -> bool:
+    """Whether every server that is up runs all that it can, and requests wait: no rate has to be
+    measured to know what holds them back."""
+    slots = {info.gpu: info.max_running for info in infos}
+    up = [s for s in states if s.state not in ("stopped", "failed")]
+    if not up or (_mean(s.queued for s in up) or 0.0) < 1:
+        return False
+    return all(
+        s.state == "ready" and s.silent_since is None and (s.running or 0) >= FULL * most
+        for s in up
+        if (most := slots.get(s.gpu) or math.inf)
+    )
+
+
+def early(states: Sequence[ServerState], infos: Sequence[ServerInfo], *, now: float) -> Verdict:
+    """What can be said of servers at their ceiling before their throughput is known."""
+    slots = _common([info.max_running for info in infos])
+    bound = bound_by([s for s in states if s.state == "ready"], infos)
+    text = f"every server runs its most at once and more requests wait; held by {bound}"
+    return Verdict(time=now, text=text, slots=slots, bound_by=bound)
 
 
 def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str:

@@ -230,7 +230,7 @@ class Agent:
             self._count(infos, states, now, seconds)
             self._watched.beat(now, _up(states), self.run.alive)
             if self.spec is not None:
-                self.first_minute.look(self.spec, infos, states, now)
+                self.first_minute.look(self.spec, infos, states, self._gpus.states(), now)
         before, self._picture = self._picture, self._compose(now)
         self._tell_alerts(before.alerts, self._picture.alerts)
         self._lookers.look(self._picture)

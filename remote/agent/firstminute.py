@@ -1,16 +1,24 @@
-"""The first-minute verdict: what a start, a resume or a swap has come to once tokens flow."""
+"""The first-minute verdict: what a start, a resume or a swap has come to once tokens flow.
+
+What holds servers back that are all full is said within seconds, with the change of flags that
+would help; the throughput, and what follows from it, once it has been measured.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from remote import verdict
+from msgspec.structs import replace
+
+from remote import advise, verdict
 from remote.agent.run import Run
 from remote.journal import Journal
-from remote.protocol import Epoch, ServerInfo, ServerState, TargetSpec, Verdict
+from remote.protocol import Epoch, GpuState, ServerInfo, ServerState, TargetSpec, Verdict
 
+CEILING_S: Final = 6.0
+"""Seconds for which all servers must have been full: two polls, lest a moment count."""
 RAMP_S: Final = 10.0
 """Seconds after the first token from which servers count as filled …"""
 VERDICT_S: Final = 45.0
@@ -28,11 +36,11 @@ class FirstMinute:
     def __init__(self, journal: Journal, run: Run, emit: Callable[..., object]) -> None:
         self._journal, self._run, self._emit = journal, run, emit
         self._minute: _Minute | None = None
-        self.last: Verdict | None = None
+        self._last: Verdict | None = None
 
     def read_back(self) -> None:
         """What the last agent said; the journal is open."""
-        self.last = self._journal.noted(_NOTE, Verdict)
+        self._last = self._journal.noted(_NOTE, Verdict)
 
     def soon(self, why: str, previous: Epoch | None) -> None:
         """Give a verdict once tokens have flowed for a while."""
@@ -45,8 +53,24 @@ class FirstMinute:
         """A change is under way: no verdict on what is neither old nor new."""
         self._minute = None
 
+    @property
+    def last(self) -> Verdict | None:
+        """The newest verdict, and whether another one is to come."""
+        minute = self._minute
+        if minute is None:
+            return self._last
+        shown = self._last or Verdict(time=round(minute.began, 3), text="")
+        if minute.first_token is None:
+            return replace(shown, waits="the first tokens")
+        return replace(shown, waits="measuring", due=round(minute.first_token + VERDICT_S, 1))
+
     def look(
-        self, spec: TargetSpec, infos: list[ServerInfo], states: list[ServerState], now: float
+        self,
+        spec: TargetSpec,
+        infos: list[ServerInfo],
+        states: list[ServerState],
+        cards: Sequence[GpuState],
+        now: float,
     ) -> None:
         """Once a second."""
         minute = self._minute
@@ -57,6 +81,7 @@ class FirstMinute:
             minute.first_token = minute.first_token or now
             if now - minute.first_token >= RAMP_S:
                 minute.states.append(states)
+        self._early(minute, spec, infos, states, cards, now)
         if minute.first_token is None:
             if not self._run.alive and now - minute.began > 60:
                 self._minute = None
@@ -66,7 +91,7 @@ class FirstMinute:
         self._minute = None
         if len(minute.states) < LEAST:
             return
-        self.last = verdict.judge(
+        judged = verdict.judge(
             verdict.Minute(
                 states=minute.states,
                 infos=infos,
@@ -77,9 +102,46 @@ class FirstMinute:
             now=round(now, 3),
             eta_hours_over=spec.alerts.eta_hours_over,
         )
-        self._journal.note(_NOTE, self.last)
-        level = "warning" if self.last.good is False else "info"
-        self._emit("verdict", f"after {minute.why}: {self.last.text}", level=level)
+        self._last = replace(judged, remedy=self._remedy(spec, infos, states, cards))
+        self._journal.note(_NOTE, self._last)
+        self._tell(minute.why, self._last)
+
+    def _early(
+        self,
+        minute: _Minute,
+        spec: TargetSpec,
+        infos: list[ServerInfo],
+        states: list[ServerState],
+        cards: Sequence[GpuState],
+        now: float,
+    ) -> None:
+        """Name what holds full servers back as soon as they have been full for a few seconds."""
+        if not self._run.alive or not verdict.at_ceiling(states, infos):
+            minute.full_since = None
+            return
+        minute.full_since = minute.full_since or now
+        if minute.is_told or now - minute.full_since < CEILING_S:
+            return
+        minute.is_told = True
+        found = verdict.early(states, infos, now=round(now, 3))
+        self._last = replace(found, remedy=self._remedy(spec, infos, states, cards))
+        self._tell(minute.why, self._last)
+
+    def _tell(self, why: str, said: Verdict) -> None:
+        level = "warning" if said.good is False else "info"
+        helps = f"; {said.remedy}" if said.remedy else ""
+        self._emit("verdict", f"after {why}: {said.text}{helps}", level=level)
+
+    def _remedy(
+        self,
+        spec: TargetSpec,
+        infos: list[ServerInfo],
+        states: list[ServerState],
+        cards: Sequence[GpuState],
+    ) -> str:
+        known = self._journal.epochs.values()
+        seen = advise.observed(infos, states, cards, spec.fleet.model, known)
+        return advise.remedy(advise.advise(seen))
 
 
 class _Minute:
@@ -90,4 +152,6 @@ class _Minute:
         self.previous = previous
         self.began = time.time()
         self.first_token: float | None = None
+        self.full_since: float | None = None
+        self.is_told = False
         self.states: list[list[ServerState]] = []

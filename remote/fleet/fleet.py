@@ -201,7 +201,10 @@ class Fleet:
 
     def infos(self) -> list[ServerInfo]:
         """What changes only at a (re)start, one entry a GPU."""
-        return [showing.info(server) for server in self._all()]
+        return [
+            showing.info(server, self.knowledge.sizes(server, self._memory))
+            for server in self._all()
+        ]
 
     def states(self) -> list[ServerState]:
         """What moves, one entry a GPU."""

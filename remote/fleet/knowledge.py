@@ -13,7 +13,7 @@ from remote.fleet import installed
 from remote.fleet.launcher import Launcher
 from remote.fleet.outside import Emit, FleetError, UsageError
 from remote.fleet.server import Server
-from remote.protocol import FlagCatalogue, Flags, TargetSpec
+from remote.protocol import FlagCatalogue, Flags, Sizes, TargetSpec
 from remote.sglang import capacity, dialect
 from remote.sglang import flags as sglang_flags
 from remote.sglang.catalogue import Catalogue, FlagError, check
@@ -186,6 +186,11 @@ class Knowledge:
         if any(flags.get(name) != begun.get(name) for name in _OF_WEIGHTS):
             return ""
         return capacity.shortage(flags, self.is_new, card, model)
+
+    def sizes(self, server: Server, memory: Memory) -> Sizes | None:
+        """What this server's start has shown of its card and its model."""
+        known = self._measured([server], memory)
+        return None if known is None else capacity.sizes(*known[:2])
 
     def _measured(
         self, servers: Iterable[Server], memory: Memory

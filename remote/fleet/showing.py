@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 from remote.fleet.server import Server, first
-from remote.protocol import Lights, Reading, ServerInfo, ServerState
+from remote.protocol import Lights, Reading, ServerInfo, ServerState, Sizes
 
 _FRESH = 10.0
 """A token younger than this lights the tokens light."""
 
 
-def info(server: Server) -> ServerInfo:
+def info(server: Server, sizes: Sizes | None = None) -> ServerInfo:
     """What changes only at a (re)start."""
     launch, foreign = server.launch, server.foreign
     return ServerInfo(
@@ -27,6 +27,7 @@ def info(server: Server) -> ServerInfo:
         max_running=server.max_running if server.alive else None,
         max_mamba=server.max_mamba,
         kv_tokens=server.kv_tokens,
+        sizes=sizes if server.alive else None,
     )
 
 
@@ -62,7 +63,7 @@ def state(server: Server, now: float) -> ServerState:
         cause=server.cause.text if server.cause is not None else "",
         silent_since=silent_since,
         restart_at=server.restart_at if silent_since is not None else None,
-        serving_since=server.work.serving_since,
+        steady_since=server.work.steady_since,
     )
 
 

@@ -14,8 +14,8 @@ class Work:
     busy_since: float | None = None
     """Since when it has had something to do."""
     stalled_since: float | None = None
-    serving_since: float | None = None
-    """Since when it has been there for the run without a break."""
+    steady_since: float | None = None
+    """Since when it has been there for the run without a break, at work or idle all the time."""
     _done: tuple[float, float] = (0.0, 0.0)
 
     def look(self, counted: float, logged: float, *, busy: bool, now: float) -> None:
@@ -23,17 +23,16 @@ class Work:
         while tokens flow, and short answers end between two lines of the log."""
         if (counted, logged) != self._done:
             self._done, self.moved_at = (counted, logged), now
-        if not busy:
-            self.busy_since = None
-        elif self.busy_since is None:
-            self.busy_since = now
+        if busy != (self.busy_since is not None):
+            self.busy_since = now if busy else None
+            self.steady_since = None if self.steady_since is None else now
 
     def serves(self, yes: bool, now: float) -> None:
         """Whether it is there for the run: ready, not told to pause, and with signs of life."""
         if not yes:
-            self.serving_since = None
-        elif self.serving_since is None:
-            self.serving_since = now
+            self.steady_since = None
+        elif self.steady_since is None:
+            self.steady_since = now
 
     @property
     def stands_since(self) -> float | None:

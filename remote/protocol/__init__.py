@@ -81,6 +81,7 @@ from remote.protocol.servers import (
     ServerInfo,
     ServerState,
     ServerStatus,
+    Sizes,
 )
 from remote.protocol.snapshot import Snapshot
 from remote.protocol.swaps import Epoch, InFlight, StepName, StepState, Swap, SwapStep
@@ -176,6 +177,7 @@ __all__ = [
     "ServerStatus",
     "ServerWork",
     "Shutdown",
+    "Sizes",
     "Skipped",
     "Snapshot",
     "SourceMix",

@@ -41,3 +41,9 @@ class Verdict(Struct, frozen=True):
     tok_s_per_gpu: float | None = None
     slots: int | None = None
     bound_by: str = ""
+    remedy: str = ""
+    """The change of flags that would give most, with the slots it is predicted to give."""
+    waits: str = ""
+    """Numbers are being gathered for the next one, and for what that waits."""
+    due: float | None = None
+    """When the next one is given."""

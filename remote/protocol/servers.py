@@ -21,6 +21,31 @@ class Lights(Struct, frozen=True):
     tokens: bool | None = None
 
 
+class Sizes(Struct, frozen=True):
+    """What a start has shown of its card (GiB) and its model (bytes): what other flags would give
+    follows from it (:mod:`remote.sglang.capacity`)."""
+
+    total: float
+    """Of the card, as its driver reports it."""
+    before: float
+    """Free before the weights were loaded."""
+    after: float
+    """Free once they were."""
+    slack: float
+    """Given to the pools beyond what is foreseen (or less: negative)."""
+    conv: int
+    """Convolution state a slot; 0 on models without linear attention."""
+    ssm_elements: int
+    """Elements, not bytes, of recurrent state a slot."""
+    cell: int
+    """KV cache a token at 16 bits an element."""
+    context: int
+    """Tokens."""
+    ssm_dtype: str = "float32"
+    vision: tuple[int, int] | None = None
+    """Layers and width of its image tower."""
+
+
 class ServerInfo(Struct, frozen=True):
     """What changes only at a (re)start of a server."""
 
@@ -39,6 +64,8 @@ class ServerInfo(Struct, frozen=True):
     """Mamba state slots of the pool."""
     kv_tokens: int | None = None
     """KV cache capacity in tokens."""
+    sizes: Sizes | None = None
+    """None until its start has printed them."""
 
 
 class ServerState(Struct, frozen=True):
@@ -68,8 +95,9 @@ class ServerState(Struct, frozen=True):
     """Since when it answers nothing and writes nothing, though it is there."""
     restart_at: float | None = None
     """When a silent server is ended and started again if it stays so."""
-    serving_since: float | None = None
-    """Since when it has been there for the run without a break."""
+    steady_since: float | None = None
+    """Since when it has been there for the run without a break, at work or idle all the time:
+    until it has been so for a while, its throughput tells nothing."""
 
 
 class GpuState(Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remote.protocol import Flags, Predicted
+from remote.protocol import Flags, Predicted, Sizes
 from remote.sglang.catalogue import whole
 from remote.sglang.dialect import resolved_strategy
 from remote.sglang.startup import StartFacts
@@ -212,6 +212,30 @@ def learn_slack(facts: StartFacts, flags: Flags, new: bool, card: Card, model: M
     if expected is None or abs(got - expected.pools) < 0.1:
         return card
     return replace(card, slack=got - expected.pools)
+
+
+def sizes(card: Card, model: Model) -> Sizes:
+    """Both as they travel."""
+    return Sizes(
+        total=round(card.total, 2),
+        before=card.before,
+        after=card.after,
+        slack=round(card.slack, 3),
+        conv=model.conv,
+        ssm_elements=model.ssm_elements,
+        cell=model.cell,
+        context=model.context,
+        ssm_dtype=model.ssm_dtype,
+        vision=model.vision,
+    )
+
+
+def measured(told: Sizes) -> tuple[Card, Model]:
+    """Card and model as somebody's start has shown them."""
+    return (
+        Card(told.total, told.before, told.after, told.slack),
+        Model(told.conv, told.ssm_elements, told.cell, told.context, told.ssm_dtype, told.vision),
+    )
 
 
 def mem_fraction(flags: Flags, total: float, vision: tuple[int, int] | None) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
-from remote.advise import EpochNumbers, Observed, ServerNumbers, advise, lines
+from remote.advise import EpochNumbers, Observed, ServerNumbers, advise, lines, remedy
 from remote.protocol import Flags, ServerInfo, ServerState
+from remote.sglang import capacity
 from remote.verdict import bound_by
 
 BAD: Flags = {
@@ -159,3 +161,43 @@ def test_an_unknown_model_gets_proposals_without_numbers() -> None:
     assert advice.proposals
     assert all(one.predicted_gain is None for one in advice.proposals)
     assert any("gain not known" in line for line in lines(advice))
+
+
+SIZES = capacity.sizes(capacity.Card(95.6, 94.4, 42.9), capacity.QWEN3_6_27B)
+"""As a start prints them."""
+
+
+def test_a_model_in_a_folder_is_known_by_what_its_start_has_printed() -> None:
+    """Its name says nothing, and before the first throughput is measured the slots are known."""
+    full = replace(FULL, gen_tok_s=None)
+    blind = advise(observed(full, model="/workspace/model"))
+    assert "gain not known" in lines(blind)[1]
+    seen = observed(full, model="/workspace/model", sizes=SIZES, waits="Measuring: 40 s")
+    advice = advise(seen)
+    best = advice.proposals[0]
+    assert best.set == {"mamba-scheduler-strategy": "no_buffer", "mem-fraction-static": 0.9}
+    assert best.predicted_max_running == 72
+    assert "(72 slots, about ×1.77 expected)" in lines(advice)[1]
+    assert lines(advice)[-1] == "Measuring: 40 s"
+    assert remedy(advice) == (
+        "mamba-scheduler-strategy=no_buffer mem-fraction-static=0.90: "
+        "72 slots, about ×1.77 expected"
+    )
+
+
+def test_what_was_measured_is_said_to_be() -> None:
+    flags: Flags = {**BAD, "mamba-scheduler-strategy": "no_buffer", "mem-fraction-static": 0.9}
+    seen = observed(FULL, sizes=SIZES, epochs=[EpochNumbers(flags, 1314.0)])
+    assert "×1.80 measured" in remedy(advise(seen))
+
+
+def test_a_server_that_has_just_come_is_not_called_slow() -> None:
+    usual = replace(FULL, steady_s=600.0)
+
+    def slow(seconds: float) -> bool:
+        young = replace(FULL, gen_tok_s=200.0, steady_s=seconds)
+        seen = Observed(flags=BAD, servers=[usual, usual, young, usual])
+        return any(one.bound_by == "imbalance" for one in advise(seen).diagnosis)
+
+    assert not slow(2)
+    assert slow(31)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from remote.protocol import Epoch, Progress, ServerInfo, ServerState
-from remote.verdict import Minute, bound_by, expected_tokens, judge
+from remote.verdict import Minute, at_ceiling, bound_by, early, expected_tokens, judge
 
 
 def servers(running: int, tok_s: float, **more: float) -> list[ServerState]:
@@ -98,3 +99,24 @@ def test_no_token_no_numbers() -> None:
     assert found.text == "no token was produced"
     assert found.good is None
     assert found.rate_per_sec is None
+
+
+def test_servers_at_their_ceiling_need_no_throughput_to_be_judged() -> None:
+    full = servers(37, 0.0)
+    assert at_ceiling(full, infos(37))
+    assert not at_ceiling(servers(32, 680.0), infos(37))
+    assert not at_ceiling([], [])
+    for odd in (
+        replace(full[3], queued=0, running=30),
+        replace(full[3], state="warming", running=None),
+        replace(full[3], silent_since=1.0),
+    ):
+        assert not at_ceiling([*full[:3], odd, *full[4:]], infos(37))
+    assert not at_ceiling([replace(s, queued=0) for s in full], infos(37)), "nothing waits"
+    assert at_ceiling([*full[:3], replace(full[3], state="stopped"), *full[4:]], infos(37))
+    found = early(full, infos(37), now=5.0)
+    assert found.text == (
+        "every server runs its most at once and more requests wait; "
+        "held by Mamba state pool: 37 slots a server, KV only 20% used"
+    )
+    assert (found.slots, found.good, found.eta_hours) == (37, None, None)

@@ -299,7 +299,7 @@ def test_a_server_that_came_back_just_now_is_no_outlier() -> None:
     def odd(seconds: float) -> list[int]:
         servers = dict(state.servers)
         since = state.time - seconds
-        servers[5] = msgspec.structs.replace(servers[5], serving_since=since)
+        servers[5] = msgspec.structs.replace(servers[5], steady_since=since)
         found = reckon.outliers(replace(state, servers=servers))
         return [o.gpu for o in found if o.metric == "gen_tok_s"]
 
@@ -347,6 +347,22 @@ def test_nothing_up_and_nothing_running_are_said_with_a_key() -> None:
         server.state = "ready"
     state = reduce(State(), story.snapshot(), NOW)
     assert [(n.code, n.action) for n in notices(state, NOW)] == [("run.none", "run.go")]
+
+
+def test_until_the_verdict_it_is_said_what_is_waited_for() -> None:
+    """And what is known already stands, with the flags that would help."""
+    state = replace(told()[1], verdict=Verdict(NOW, "", waits="the first tokens"))
+    found = [n.text for n in notices(state, NOW)]
+    assert found == ["Waiting for the first tokens: a verdict comes within a minute of them"]
+    early = Verdict(
+        NOW, "full", bound_by="KV cache", remedy="a=1: 72 slots", waits="measuring",
+        due=state.time + 40,
+    )  # fmt: skip
+    found = [n.text for n in notices(replace(state, verdict=early), NOW)]
+    assert sorted(found) == [
+        "Measuring: verdict in about 40 s",
+        "full. Held back by KV cache. Better: a=1: 72 slots",
+    ]
 
 
 def test_the_verdict_names_what_holds_the_run_back() -> None:

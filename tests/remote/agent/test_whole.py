@@ -290,6 +290,35 @@ async def test_first_steps_then_kills_of_run_and_agent(site: Site) -> None:
     await site.until(lambda s: all(x.state == "stopped" for x in s.servers))
 
 
+async def test_what_holds_full_servers_back_is_named_within_seconds(
+    agent: Agent, tmp_path: Path
+) -> None:
+    """The model is a folder of no telling name; the throughput has still to be measured."""
+    async for site in site_of(agent, tmp_path, gpus=2, count=4000, speed=20):
+        await site.done(Up(spec=site.spec))
+        await site.until(ready)
+        await site.done(RunStart(spec=site.spec))
+        began = time.monotonic()
+        shown = await site.until(lambda s: s.verdict and s.verdict.waits)
+        assert shown.verdict is not None
+        assert shown.verdict.text == ""
+        shown = await site.until(lambda s: s.verdict and s.verdict.bound_by)
+        assert time.monotonic() - began < 20
+        found = shown.verdict
+        assert found is not None
+        assert found.bound_by.startswith("Mamba state pool: 37 slots a server")
+        assert found.remedy == (
+            "mamba-scheduler-strategy=no_buffer mem-fraction-static=0.90: "
+            "72 slots, about ×1.77 expected"
+        )
+        assert found.waits == "measuring"
+        assert found.due is not None
+        assert 15 < found.due - found.time < 45
+        told = [text for text in await site.texts() if text.startswith("verdict: after start")]
+        assert len(told) == 1
+        assert told[0].endswith(found.remedy)
+
+
 @pytest.mark.timeout(240)
 async def test_a_swap_that_an_agent_left_is_finished_by_the_next(site: Site) -> None:
     await site.done(Up(spec=site.spec))

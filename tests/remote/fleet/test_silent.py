@@ -66,9 +66,9 @@ async def test_a_frozen_server_is_told_long_before_it_counts_as_stalled(
         assert told.gen_tok_s is None
         assert told.restart_at is not None
         assert told.restart_at - began == pytest.approx(60.0 + SOON.stalled_restart, abs=2.0)
-        await until(lambda: state(fleet).serving_since is None)
+        await until(lambda: state(fleet).steady_since is None)
     await until(lambda: state(fleet).silent_since is None)
-    await until(lambda: state(fleet).serving_since is not None)
+    await until(lambda: state(fleet).steady_since is not None)
     assert not site.events.texts("server.stalled")
     asked.cancel()
 
