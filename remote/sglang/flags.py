@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from remote import redact
 from remote.protocol import Flags, FlagValue, FleetSpec
 from remote.sglang.catalogue import Catalogue, FlagError
 
@@ -134,15 +135,8 @@ def _guess(word: str) -> str | int | float:
 
 
 def masked(argv: list[str]) -> list[str]:
-    """A command line with the keys on it hidden."""
-    shown: list[str] = []
-    hide = False
-    for word in argv:
-        name, equals, _ = word.removeprefix("--").partition("=")
-        secret = word.startswith("--") and name.replace("_", "-") in SECRET
-        shown.append("***" if hide else f"--{name}=***" if secret and equals else word)
-        hide = secret and not equals
-    return shown
+    """A command line with the secrets on it hidden."""
+    return redact.argv(argv)
 
 
 _KEY_IN_TEXT = re.compile(
@@ -169,7 +163,7 @@ def own_flags(argv: list[str], catalogue: Catalogue | None = None) -> Flags:
     """The flags of a command line as a server of the fleet could take them over: without what
     follows from the fleet (model, port, card), and without keys."""
     flags = from_argv(argv, catalogue)
-    return {name: value for name, value in flags.items() if name not in (*OWN, *SECRET)}
+    return {n: v for n, v in flags.items() if n not in OWN and not redact.is_secret(n)}
 
 
 def typed(value: FlagValue) -> FlagValue:
