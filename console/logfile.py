@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, Literal, TypeVar
 
 from remote.protocol import LogPart, ReadLog, Request, Result
 
@@ -28,37 +29,71 @@ class LogError(Exception):
     """Why a place in a log was not found or not read to its end; one line for people."""
 
 
+class OutsideError(LogError):
+    """A log has nothing of the time that was asked for: it ``begins`` later or ``ends`` earlier."""
+
+    def __init__(self, source: str, how: Literal["begins", "ends"], at: str) -> None:
+        super().__init__(f"{source}'s log {how} {at}")
+        self.source, self.how, self.at = source, how, at
+
+
+def outside(errors: Sequence[OutsideError]) -> list[str]:
+    """Several such in as few lines as tell them."""
+    begin = [error for error in errors if error.how == "begins"]
+    end = [error for error in errors if error.how == "ends"]
+    told = [str(error) for those in (begin, end) if len(those) < 3 for error in those]
+    if len(begin) > 2:
+        told.append(f"{len(begin)} of these logs begin {min(e.at for e in begin)} or later")
+    if len(end) > 2:
+        told.append(f"{len(end)} of these logs end {max(e.at for e in end)} or earlier")
+    return told
+
+
+Place = TypeVar("Place")
+
+
 @dataclass
-class _Page:
-    offset: int
-    next: int
-    low: int
+class Page(Generic[Place]):
+    """Lines that stand one behind the other, between two places."""
+
+    begin: Place
+    next: Place
     lines: list[str]
+    low: int = 0
+    """The number of the first of them."""
 
 
-@dataclass
-class Past:
-    """The pages of one log that are held, oldest first, each line with a number that lasts."""
+class Past(ABC, Generic[Place]):
+    """The pages of a log (or of several as one) that are held, oldest first, each line with a
+    number that lasts; with ``grep`` only what matches."""
 
-    source: str
-    grep: str = ""
-    pages: list[_Page] = field(default_factory=list)
-    size: int = 0
-    searched: int | None = None
-    """How far back a search that found nothing has looked."""
-    ahead: int = 0
-    """How far on one has."""
+    def __init__(self, at: Place, grep: str = "") -> None:
+        self.grep = grep
+        self.pages: list[Page[Place]] = []
+        self.first = at
+        """The place before the first line held, or how far back was looked."""
+        self.next = at
+        """The place behind the last line held, or how far on was looked."""
+
+    @abstractmethod
+    async def read(self, ask: Ask, at: Place, lines: int, grep: str) -> Page[Place] | None:
+        """So many lines behind a place, or with a negative number before it; of a search that
+        found none, how far it looked. None where nobody answered."""
 
     @property
-    def first(self) -> int:
-        """Byte offset of the first line held, or how far back was looked."""
-        at = self.pages[0].offset if self.pages else self.size
-        return at if self.searched is None else min(at, self.searched)
+    @abstractmethod
+    def more_before(self) -> bool:
+        """Whether there is something before what is held."""
 
     @property
-    def next(self) -> int:
-        """Byte offset behind the last line held, or how far on was looked."""
-        return max(self.ahead, self.pages[-1].next if self.pages else self.size)
+    @abstractmethod
+    def more_behind(self) -> bool:
+        """Whether there is something behind it."""
+
+    @property
+    @abstractmethod
+    def span(self) -> tuple[int, int, int]:
+        """In bytes: where it begins, where it ends, and how long the log is."""
 
     @property
     def count(self) -> int:
@@ -71,41 +106,88 @@ class Past:
             (page.low + index, line) for page in self.pages for index, line in enumerate(page.lines)
         ]
 
-    async def back(self, ask: Ask, end: int | None = None, lines: int = PAGE) -> int:
-        """Fetch what is before the first line held (or before ``end``); how many lines came."""
-        start = self.first if end is None else end
-        if start <= 0:
+    async def back(self, ask: Ask, lines: int = PAGE) -> int:
+        """Fetch what is before the first line held; how many lines came."""
+        page = await self.read(ask, self.first, -lines, self.grep) if self.more_before else None
+        if page is None:
             return 0
-        part = await ask(ReadLog(self.source, offset=start, lines=-lines, grep=self.grep))
-        if not isinstance(part, LogPart):
-            return 0
-        self.size = part.size
-        if not part.lines:
-            self.searched = part.offset
-            return 0
-        self.searched = None
-        low = (self.pages[0].low if self.pages else 0) - len(part.lines)
-        self.pages.insert(0, _Page(part.offset, part.next, low, list(part.lines)))
-        while self.count - len(self.pages[-1].lines) > HELD:
+        self.first = page.begin
+        if page.lines:
+            page.low = (self.pages[0].low if self.pages else 0) - len(page.lines)
+            self.pages.insert(0, page)
+        while self.pages and self.count - len(self.pages[-1].lines) > HELD:
             self.pages.pop()
-            self.ahead = 0
-        return len(part.lines)
+            self.next = self.pages[-1].next
+        return len(page.lines)
 
-    async def on(self, ask: Ask, start: int | None = None) -> int:
-        """Fetch what is behind the last line held (or from ``start``); how many lines came."""
-        at = self.next if start is None else start
-        part = await ask(ReadLog(self.source, offset=at, lines=PAGE, grep=self.grep))
-        if not isinstance(part, LogPart):
+    async def on(self, ask: Ask) -> int:
+        """Fetch what is behind the last line held; how many lines came."""
+        page = await self.read(ask, self.next, PAGE, self.grep)
+        if page is None:
             return 0
-        self.size = part.size
-        self.ahead = max(at, part.next)
-        if not part.lines:
-            return 0
-        low = self.pages[-1].low + len(self.pages[-1].lines) if self.pages else 0
-        self.pages.append(_Page(part.offset, part.next, low, list(part.lines)))
-        while self.count - len(self.pages[0].lines) > HELD:
+        self.next = page.next
+        if page.lines:
+            page.low = self.pages[-1].low + len(self.pages[-1].lines) if self.pages else 0
+            self.pages.append(page)
+        while self.pages and self.count - len(self.pages[0].lines) > HELD:
             self.pages.pop(0)
-        return len(part.lines)
+            self.first = self.pages[0].begin
+        return len(page.lines)
+
+    async def look(
+        self, ask: Ask, grep: str, gone: Callable[[], bool], *, back: bool
+    ) -> Place | None:
+        """The place of the last line before what is held that matches, or of the first behind it;
+        None where there is none, or nobody wants it any more. Raises LogError."""
+        at = self.first if back else self.next
+        while not gone():
+            page = await self.read(ask, at, -1 if back else 1, grep)
+            if page is None:
+                raise LogError("the log could not be read on")
+            reached = page.begin if back else page.next
+            if page.lines and not back:  # what was searched through lies before it
+                page = await self.read(ask, reached, -1, "")
+                return None if page is None else page.begin
+            if page.lines:
+                return reached
+            if reached == at:
+                return None
+            at = reached
+        return None
+
+
+class FilePast(Past[int]):
+    """Of one log."""
+
+    def __init__(self, source: str, at: int, grep: str = "") -> None:
+        super().__init__(at, grep)
+        self.source = source
+        self.size = at
+        """Bytes of the file."""
+
+    async def read(self, ask: Ask, at: int, lines: int, grep: str) -> Page[int] | None:
+        """See :class:`Past`."""
+        part = await ask(ReadLog(self.source, offset=at, lines=lines, grep=grep))
+        if not isinstance(part, LogPart):
+            return None
+        self.size = part.size
+        begin = part.offset if part.lines or lines < 0 else at
+        return Page(begin, max(at, part.next) if lines > 0 else part.next, part.lines)
+
+    @property
+    def more_before(self) -> bool:
+        """See :class:`Past`."""
+        return self.first > 0
+
+    @property
+    def more_behind(self) -> bool:
+        """See :class:`Past`."""
+        return self.next < self.size
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        """See :class:`Past`."""
+        return self.first, self.next, self.size
 
 
 def stamp(lines: list[str]) -> str | None:
@@ -120,36 +202,6 @@ def _part(found: Result | None, source: str) -> LogPart:
     if not isinstance(found, LogPart):
         raise LogError(f"{source}: the log could not be read on")
     return found
-
-
-async def last_before(
-    ask: Ask, source: str, end: int, grep: str, gone: Callable[[], bool]
-) -> int | None:
-    """Byte offset of the last line before an offset that matches; None where there is none, or
-    nobody wants it any more. Raises LogError."""
-    while end > 0 and not gone():
-        part = _part(await ask(ReadLog(source, offset=end, lines=-1, grep=grep)), source)
-        if part.lines:
-            return part.offset
-        if part.offset >= end:
-            return None
-        end = part.offset
-    return None
-
-
-async def first_behind(
-    ask: Ask, source: str, start: int, grep: str, gone: Callable[[], bool]
-) -> int | None:
-    """Byte offset of the first line at or behind an offset that matches, else as
-    :func:`last_before`."""
-    while not gone():
-        part = _part(await ask(ReadLog(source, offset=start, lines=1, grep=grep)), source)
-        if part.lines:
-            return part.offset
-        if part.next <= start or part.next >= part.size:
-            return None
-        start = part.next
-    return None
 
 
 async def _stamped(ask: Ask, source: str, offset: int) -> tuple[int, str] | None:
@@ -191,23 +243,34 @@ async def seek(ask: Ask, source: str, when: str) -> int:
 async def between(ask: Ask, source: str, begin: str, end: str) -> AsyncIterator[list[str]]:
     """All lines of a log from one time to another, page by page; times as for :func:`seek`. Raises
     LogError, also where not all of them could be read."""
-    offset = await seek(ask, source, begin)
-    started = False
+    past = FilePast(source, await seek(ask, source, begin))
+    async for page in span(ask, past, begin, end, lambda line: line):
+        yield page
+
+
+async def span(
+    ask: Ask, past: Past[Place], begin: str, end: str, own: Callable[[str], str]
+) -> AsyncIterator[list[str]]:
+    """The same from a place a little before the first of them; ``own`` is what of a line is the
+    log's."""
+    at, started = past.next, False
     while True:
-        part = _part(await ask(ReadLog(source, offset=offset, lines=10 * PAGE)), source)
-        if not part.lines or part.next <= offset:
+        page = await past.read(ask, at, 10 * PAGE, "")
+        if page is None:
+            raise LogError("the log could not be read on")
+        if not page.lines or page.next == at:
             return
         kept: list[str] = []
-        for line in part.lines:
-            at = stamp([line])
-            started = started or (at is not None and at >= begin)
-            if at is not None and at > end:
+        for line in page.lines:
+            when = stamp([own(line)])
+            started = started or (when is not None and when >= begin)
+            if when is not None and when > end:
                 yield kept
                 return
             if started:
                 kept.append(line)
         yield kept
-        offset = part.next
+        at = page.next
 
 
 async def save(path: Path, pages: AsyncIterator[list[str]]) -> tuple[int, str]:

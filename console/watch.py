@@ -94,6 +94,8 @@ class Watch:
         self.past_due = False
         """Whether the past is still to be fetched, once somebody looks."""
         self.focus_gpu: int | None = None
+        self.chosen_logs: tuple[str, ...] = ()
+        """Logs that the panes show; empty for all of them, page by page."""
         self.hidden_swap: int | None = None
         self.book = Book()
         """The flags of the SGLang there."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from textual.app import ComposeResult
@@ -14,13 +12,16 @@ from textual.containers import Container
 from textual.css.query import NoMatches
 
 from console import clocks, model
-from console.logfile import LogError, between, save
+from console.logfile import LogError, OutsideError, outside
 from console.logstyle import ACCESS_OR_NOISE, NOISE
 from console.screens.ask import AskLine
 from console.screens.base import StokerScreen
+from console.screens.log_save import Saver
+from console.screens.sources import SourcesScreen
 from console.sift import Filter, compiled
+from console.widgets.file_pane import FilePane
 from console.widgets.filter_line import FilterLine
-from console.widgets.log_pane import FilePane, LogPane
+from console.widgets.log_pane import LogPane
 from console.widgets.merged_pane import MergedPane
 from console.widgets.pane import Pane
 
@@ -48,10 +49,6 @@ def grid(count: int, width: int, height: int) -> tuple[int, int]:
     return ceil(count / rows), rows
 
 
-async def _once(lines: list[str]) -> AsyncIterator[list[str]]:
-    yield lines
-
-
 class LogsScreen(StokerScreen):
     """One to eight panes."""
 
@@ -68,6 +65,7 @@ class LogsScreen(StokerScreen):
         """Whether lines are shown as they stand in their files."""
         self.sought = ""
         """What is marked and jumped to, instead of errors."""
+        self.saver = Saver(self)
         self._layout: tuple[object, ...] = ()
         self._filling = False
         """Whether panes were made that have no lines yet."""
@@ -82,9 +80,16 @@ class LogsScreen(StokerScreen):
         return [*(f"gpu{n}" for n in self.app.state.numbers), "run", "agent"]
 
     @property
+    def wanted(self) -> list[str]:
+        """Those that were chosen, else all."""
+        chosen = self.app.front.chosen_logs
+        found = self.everything
+        return [source for source in found if source in chosen] or found
+
+    @property
     def sources(self) -> list[str]:
         """Those shown now."""
-        found = self.everything
+        found = self.wanted
         if self.merged:
             return found
         if self.app.focus_gpu is not None:
@@ -119,12 +124,13 @@ class LogsScreen(StokerScreen):
 
     def lay_out(self) -> None:
         """Panes for the sources that are wanted now."""
-        wanted = ["all"] if self.merged else self.sources
+        wanted = self.sources
         width, height = self.size
         if not width or not wanted:
             return
-        columns, rows = grid(len(wanted), width, height - 2)
-        layout = (tuple(wanted), columns, rows)
+        count = 1 if self.merged else len(wanted)
+        columns, rows = grid(count, width, height - 2)
+        layout = ((self.merged, *wanted), columns, rows)
         if layout == self._layout:
             return
         changed = not self._layout or self._layout[0] != layout[0]
@@ -133,10 +139,7 @@ class LogsScreen(StokerScreen):
         box.styles.grid_size_columns = columns
         box.styles.grid_size_rows = rows
         if changed:
-            panes = [
-                MergedPane(lambda: self.everything) if source == "all" else FilePane(source)
-                for source in wanted
-            ]
+            panes = [MergedPane(wanted)] if self.merged else [FilePane(source) for source in wanted]
             with self.app.batch_update():
                 box.remove_children()
                 box.mount_all(panes)
@@ -147,14 +150,16 @@ class LogsScreen(StokerScreen):
     def _filled(self) -> None:
         self._filling = False
         pattern = compiled(self.sought) if self.sought else None
-        for pane in self.query(LogPane):
+        panes = list(self.query(LogPane))
+        for pane in panes:
+            pane.alone = len(panes) == 1
             pane.turn(raw=self.raw, state=self.app.state)
             pane.seek_out(pattern)
             pane.reload(self.app.state, self.filter)
+        if panes and not isinstance(self.focused, LogPane):
+            self.set_focus(panes[0])  # so that the keys that move have something to move
         self.retitle()
         self._go_there()
-        if len(self.query(LogPane)) == 1:
-            self.query_one(LogPane).focus()
 
     @property
     def filter(self) -> Filter:
@@ -211,7 +216,7 @@ class LogsScreen(StokerScreen):
                 self.refilter()
                 self.app.say(_QUIET[self.quiet])
             case "logs.time":
-                clock = self._clock()
+                clock = self.clock()
                 example = "17:05 or 17:05:30" + (f", {clock}" if clock else "")
                 self.app.push_screen(AskLine("Show every pane from a time on", example), self.jump)
             case "logs.raw":
@@ -225,7 +230,7 @@ class LogsScreen(StokerScreen):
             case "logs.merge":
                 self.merged = not self.merged
             case "logs.save":
-                self.ask_save()
+                self.saver.ask(self.chosen)
             case "logs.copy":
                 one = self.chosen
                 if one is not None:
@@ -235,9 +240,11 @@ class LogsScreen(StokerScreen):
                 self.app.focus_gpu = None
                 index = PANES.index(self.panes) if self.panes in PANES else 0
                 self.panes = PANES[(index + 1) % len(PANES)]
+            case "logs.choose":
+                self.app.push_screen(SourcesScreen(self.everything, self._chosen), self.choose)
             case "logs.next":
                 self.app.focus_gpu = None
-                count = len(self.everything)
+                count = len(self.wanted)
                 self.first = (self.first + self.panes) % count if self.panes < count else 0
             case "logs.error":
                 self.to_next(back=False)
@@ -248,7 +255,26 @@ class LogsScreen(StokerScreen):
         self.show()
         return True
 
-    def _clock(self) -> str:
+    @property
+    def _chosen(self) -> list[str]:
+        """What the list of logs begins with: those that were chosen before, if any."""
+        return [source for source in self.everything if source in self.app.front.chosen_logs]
+
+    def choose(self, sources: list[str] | None) -> None:
+        """Other logs in the panes; an empty list: all of them, page by page."""
+        if sources is None:
+            return
+        self.app.front.chosen_logs = tuple(sources)
+        self.app.focus_gpu = None
+        self.first = 0
+        if sources:
+            self.panes = next((n for n in PANES if n >= len(sources)), PANES[-1])
+            more = len(sources) - self.panes
+            if more > 0 and not self.merged:
+                self.app.say(f"{len(sources)} logs, {self.panes} at once: n shows the others")
+        self.show()
+
+    def clock(self) -> str:
         """Whose clock times are in, where it makes a difference."""
         return clocks.differing(self.app.state.host.clock_east_s, self.app.now())
 
@@ -283,15 +309,17 @@ class LogsScreen(StokerScreen):
         for error in problems:
             if not isinstance(error, LogError):
                 raise error
-        if problems:
-            self.app.say("; ".join(dict.fromkeys(map(str, problems))), "warning")
+        lines = outside([error for error in problems if isinstance(error, OutsideError)])
+        lines += [str(error) for error in problems if not isinstance(error, OutsideError)]
+        if lines:
+            self.app.say("; ".join(dict.fromkeys(lines)), "warning")
         self.retitle()
 
     def jump(self, text: str | None) -> None:
         """Every pane at one time."""
         if not text:
             return
-        when = clocks.moment_of(text, self._newest())
+        when = clocks.moment_of(text, self.newest())
         if when is None:
             self.app.say(f"{text!r} is no time: type 17:05 or 2026-11-29 17:05:30", "error")
             return
@@ -312,7 +340,7 @@ class LogsScreen(StokerScreen):
             when, self._due = self._due, None
             self.app.spawn(self._all(panes, lambda pane: pane.to_time(when)))
 
-    def _newest(self) -> str:
+    def newest(self) -> str:
         """The latest moment that a time typed without a day can mean, in this machine's clock."""
         state = self.app.state
         east = state.host.clock_east_s
@@ -320,60 +348,19 @@ class LogsScreen(StokerScreen):
         now = clocks.stamp_at(model.agent_now(state, self.app.now()))
         return max([now, *(clocks.here(at, east) for at in held)])
 
-    def ask_save(self) -> None:
-        """What to save of the chosen pane."""
-        pane = self.chosen
-        if pane is None:
-            return
-        example = "from 17:05 to 17:20, of the whole file; nothing: what is held here"
-        if not isinstance(pane, FilePane):
-            example = "enter: what is held here"
-        clock = self._clock() if isinstance(pane, FilePane) else ""
-        question = f"Save lines of {pane.source}" + (f" ({clock})" if clock else "")
-        self.app.push_screen(AskLine(question, example), lambda text: self.save(pane, text))
-
-    def save(self, pane: LogPane, text: str | None) -> None:
-        """What the pane holds, or a span of its whole file, as a file here."""
-        if text is None:
-            return
-        name = f"stoker-{pane.source}-{time.strftime('%Y%m%d-%H%M%S')}.log"
-        if not text.strip():
-            self.app.spawn(self._write(name, _once(list(pane.held()))))
-            return
-        words = text.replace(" to ", " ").removeprefix("from ").split()
-        newest, east = self._newest(), self.app.state.host.clock_east_s
-        times = [at for word in words if (at := clocks.moment_of(word, newest)) is not None]
-        if not isinstance(pane, FilePane) or len(times) != 2 or len(words) != 2:
-            example = "17:05 17:20, or 2026-11-29T17:05 2026-11-30T03:00"
-            self.app.say(f"type two times: {example}", "error")
-        elif times[1] < times[0]:
-            self.app.say(f"{words[1]} is before {words[0]}", "error")
-        else:
-            self.app.say("saving …")
-            begin, end = (clocks.there(at, east) for at in times)
-            pages = between(self.app.outbox.ask, pane.source, begin, end)
-            self.app.spawn(self._write(name, pages))
-
-    async def _write(self, name: str, pages: AsyncIterator[list[str]]) -> None:
-        try:
-            count, problem = await save(Path(name), pages)
-        except OSError as error:
-            self.app.say(f"{name}: {error.strerror}", "error")
-            return
-        if problem and count:
-            self.app.say(f"incomplete: {count:,} lines saved to {name}, then: {problem}", "error")
-        elif problem:
-            self.app.say(f"{problem}; nothing was saved", "error")
-        elif count:
-            self.app.say(f"{count:,} lines saved to {name}")
-        else:
-            self.app.say("there are no such lines; nothing was saved", "warning")
-
     def refilter(self) -> None:
         """Everything held, through the filter as it is now."""
         wanted = self.filter
         for pane in self.query(LogPane):
             pane.reload(self.app.state, wanted)
+        self.retitle()
+
+    def on_descendant_focus(self) -> None:
+        """Another pane has the keys: its title says so."""
+        self.retitle()
+
+    def on_descendant_blur(self) -> None:
+        """The same."""
         self.retitle()
 
     def on_filter_line_wanted(self) -> None:

@@ -1,4 +1,4 @@
-"""Panes of logs: one log, followed live and read back through its file."""
+"""Panes of logs: what all of them have in common."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from console import clocks, model
 from console.batchline import compact
-from console.logfile import LogError, Past, first_behind, last_before, seek, stamp
-from console.logstyle import ERROR, log_style
+from console.logfile import LogError, stamp
+from console.logstyle import log_style
 from console.patience import TooLongError, at_most
-from console.sift import LIMIT, SIFT_S, Filter, far, last_state
-from console.text import UNKNOWN, number, percent, plain, short, size
-from console.widgets.cards import STATE_SIGN, seen_as
-from console.widgets.paint import Part, gpu_style, spread
+from console.sift import LIMIT, SIFT_S, Filter, last_state
+from console.text import plain, short, size, visible
+from console.widgets.paint import Part, spread
 from console.widgets.pane import Pane
 
 if TYPE_CHECKING:
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 COMPACT = 200
 """In panes narrower than this, batch lines are told in a few words: the numbers stand at their
 end."""
-
-PAGES = 8
-"""Pages, or searches, that one key may fetch until something is found that is shown."""
 
 _STAMP = re.compile(
     r"^(\[)?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)([.,]\d+)?(?(1)([^\]]{0,40})\] ?| )"
@@ -44,6 +40,10 @@ class LogPane(Pane):
         """Whether a page of a file is on its way."""
         self.raw = False
         """Whether lines are shown as they stand in the file."""
+        self.looked = 0
+        """Characters that were looked through for what is shown."""
+        self.alone = True
+        """Whether it is the only pane, so that nobody asks which one has the keys."""
         self._east: int | None = None
         self._today = ""
 
@@ -60,12 +60,16 @@ class LogPane(Pane):
         found = _STAMP.match(text)
         if found is None:
             return text
-        when = clocks.here(f"{found[2]} {found[3]}", self._east)
-        when = when[11:] if when[:10] == self._today else when[5:]
+        when = self.told(f"{found[2]} {found[3]}")
         rest = text[found.end() :]
         if self.size.width < COMPACT:
             rest = compact(rest) or rest
         return f"{when}{found[4] or ''}{found[5] or ''} {rest}"
+
+    def told(self, at: str) -> str:
+        """A time of the logs in this machine's clock, without the day where it is today's."""
+        when = clocks.here(at, self._east)
+        return when[11:] if when[:10] == self._today else when[5:]
 
     def turn(self, *, raw: bool, state: model.State) -> None:
         """Show lines raw or not, and as it fits the clocks of now."""
@@ -96,7 +100,10 @@ class LogPane(Pane):
         if self.fetching:
             right = [("reading … ", "bold info"), *right]
         tone = " on-panel bold" if self.has_focus else " on-panel"
-        line = spread(self.name_parts(state), right, width)
+        left = self.name_parts(state)
+        if self.has_focus and not self.alone:
+            left = [("▸", "bold accent"), (left[0][0].lstrip(), left[0][1]), *left[1:]]
+        line = spread(left, right, width)
         self.set_title([(text, style + tone) for text, style in line])
 
     def pull(self, state: model.State) -> None:
@@ -121,6 +128,18 @@ class LogPane(Pane):
         lines = (stamp([self.own(line)]) for _, line in reversed(self._lines))
         return next((at for at in lines if at is not None), None)
 
+    def oldest(self) -> str | None:
+        """The first time in what is held here, in the clock of the logs."""
+        lines = (stamp([self.own(line)]) for _, line in self._lines)
+        return next((at for at in lines if at is not None), None)
+
+    def add_looked(self, lines: list[str], start: int) -> None:
+        """New lines, the first one's number is ``start``; they count as looked through."""
+        self.looked += sum(map(len, lines)) + len(lines)
+        self.add(zip(range(start, start + len(lines)), lines, strict=True))
+        if not self._lines:
+            self.refresh()  # how much was looked through
+
     def bad(self, raw: str) -> bool:
         """Whether a line held here tells of an error."""
         return log_style(self.own(raw)) == "bad"
@@ -141,10 +160,7 @@ class LogPane(Pane):
 
     async def to_next(self, *, back: bool) -> None:
         """Jump to the next line that is :meth:`wanted`, or the one before. Raises LogError."""
-        found = self.held_next(back=back, wrap=not back and self.following)
-        if found is None:
-            raise LogError(f"{self.source}: nothing more that way is held here")
-        self.jump(found)
+        raise NotImplementedError
 
     def on_top(self, when: str) -> bool:
         """Put the first line held here at or after a time on top; whether there is one."""
@@ -159,236 +175,19 @@ class LogPane(Pane):
 
     async def to_time(self, when: str) -> None:
         """Put the first line at or after a time (of the logs' clock) on top. Raises LogError."""
-        if not self.on_top(when):
-            raise LogError(f"{self.source}: nothing that late is held here")
-
-
-class FilePane(LogPane):
-    """One log, with the state of its process in the title; reads back through the whole file."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(source)
-        self.past: Past | None = None
-        """What is shown of the file itself, while one looks back."""
-        self._seen = 0
-        """Number of the first line of the ring that is not here yet."""
-        self._turn = 0
-        """Grows with everything that makes a page on its way unwanted."""
-
-    def name_parts(self, state: model.State) -> list[Part]:
-        """See :class:`LogPane`; a server's state and load."""
-        if not self.source.startswith("gpu"):
-            return super().name_parts(state)
-        gpu = int(self.source[3:])
-        server = state.servers.get(gpu)
-        word = "stopped" if server is None else seen_as(server)
-        sign, tone = STATE_SIGN.get(word, ("?", "warn"))
-        parts: list[Part] = [(f" {gpu} ", f"bold {gpu_style(gpu)}"), (sign, tone)]
-        if server is not None:
-            parts.append((f" {server.phase or word}", tone))
-            if server.state == "ready":
-                info = state.infos.get(gpu)
-                slots = UNKNOWN if info is None else number(info.max_running)
-                parts.append((f" {number(server.running)}/{slots}", "text"))
-                parts.append((f" {number(server.gen_tok_s)} tok/s", "dim"))
-        return parts
-
-    def place_parts(self, state: model.State) -> list[Part]:
-        """See :class:`LogPane`; lines left out by a flood, and the place in the file."""
-        parts = super().place_parts(state)
-        if self.past is not None:
-            share = self.past.first / max(1, self.past.size)
-            parts = [(f"from {percent(share)} of {size(self.past.size)} ", "bold info")]
-        ring = state.logs.get(self.source)
-        if ring is not None and ring.skipped:
-            parts = [(f"{short(ring.skipped)} skipped ", "warn"), *parts]
-        return parts
-
-    def pull(self, state: model.State) -> None:
-        """See :class:`LogPane`."""
-        ring = state.logs.get(self.source)
-        if ring is None or ring.end == self._seen or self.past is not None:
-            return
-        start, lines = ring.since(self._seen)
-        self._seen = ring.end
-        self.add(zip(range(start, start + len(lines)), lines, strict=True))
-
-    def reload(self, state: model.State, wanted: Filter) -> None:
-        """See :class:`LogPane`; looking back ends with it."""
-        self._leave()
-        if self.past is not None:
-            self.past = None
-            self.following = True
-        ring = state.logs.get(self.source)
-        start, lines = (0, list[str]()) if ring is None else ring.since(0)
-        self._seen = 0 if ring is None else ring.end
-        self.set_filter(wanted, zip(range(start, start + len(lines)), lines, strict=True))
-
-    # --- the whole file ---
+        raise NotImplementedError
 
     @property
-    def incomplete(self) -> bool:
-        """See :class:`LogPane`."""
-        return super().incomplete or self.past is not None
+    def further(self) -> str:
+        """Where more could be found than was looked through; empty where that was all."""
+        return ""
 
-    def follow(self) -> None:
-        """See :class:`Pane`; a page on its way is not wanted any more."""
-        self._leave()
-        super().follow()
-
-    def _set_out(self) -> int:
-        """Begin to fetch; whoever fetched before gives up. Returns what :meth:`_gone` asks for."""
-        self._turn += 1
-        self.fetching = True
-        return self._turn
-
-    def _gone(self, turn: int) -> bool:
-        """Whether what was set out for is not wanted any more."""
-        return turn != self._turn or not self.is_attached
-
-    def _leave(self) -> None:
-        """Nothing that is being fetched is wanted any more."""
-        self._turn += 1
-        self.fetching = False
-
-    def action_start(self) -> None:
-        """The first line of the file."""
-        self.app.spawn(self._go_to(0, self._set_out()))
-
-    def wants_before(self) -> None:
-        """See :class:`Pane`: the file has what the ring dropped."""
-        if not self.fetching:
-            self.app.spawn(self._page(back=True))
-
-    def wants_after(self) -> bool:
-        """See :class:`Pane`."""
-        past = self.past
-        if past is None or past.next >= past.size:
-            return False
-        if not self.fetching:
-            self.app.spawn(self._page(back=False))
-        return True
-
-    async def to_time(self, when: str) -> None:
-        """See :class:`LogPane`; from the file itself."""
-        turn = self._set_out()
-        try:
-            offset = await seek(self.app.outbox.ask, self.source, when)
-        except LogError:
-            if not self._gone(turn):
-                self.fetching = False
-            raise
-        await self._go_to(offset, turn)
-        if not self._gone(turn) and not self.on_top(when):
-            raise LogError(f"{self.source}: nothing to show from that time on")
-
-    async def to_next(self, *, back: bool) -> None:
-        """See :class:`LogPane`; over the whole file. Forward from the newest line, where there is
-        nothing further, it looks back."""
-        live = self.past is None and not back
-        found = self.held_next(back=back, wrap=live)
-        if found is not None:
-            self.jump(found)
-            return
-        turn = self._set_out()
-        try:
-            past = self.past or await self._enter(turn)
-            if past is None or self._gone(turn):
-                return
-            offset = await self._look(past, turn, back=back or live)
-        finally:
-            if not self._gone(turn):
-                self.fetching = False
-        if self._gone(turn):
-            return
-        if offset is None:
-            where = "before this" if back or live else "from here to the end of the log"
-            what = "error" if self._sought is None else "match"
-            raise LogError(f"{self.source}: no {what} {where}")
-        turn = self._set_out()
-        await self._go_to(offset, turn)
-        if not self._gone(turn):
-            self.jump(max(0, self._top))
-
-    async def _look(self, past: Past, turn: int, *, back: bool) -> int | None:
-        """Offset of the next line in the file that is :meth:`wanted` and passes the filter."""
-        wanted = ERROR if self._sought is None else far(self._sought)
-        grep = f"^(?=.*?{self._grep})(?=.*?(?:{wanted}))" if self._grep else wanted
-        look = last_before if back else first_behind
-        at = past.first if back else past.next
-        return await look(self.app.outbox.ask, self.source, at, grep, lambda: self._gone(turn))
-
-    @property
-    def _grep(self) -> str:
-        """The filter as the other side searches by it; nothing for one it cannot do."""
-        found = self._filter
-        return "" if found.pattern is None or found.inverted else far(found.pattern)
-
-    def _kept(self, past: Past) -> list[tuple[int, str]]:
-        self.hidden = 0
-        return self._sifted(past.lines())
-
-    async def _page(self, *, back: bool) -> None:
-        """Fetch a page before or behind what is shown, and keep the line on top where it is."""
-        turn = self._set_out()
-        try:
-            past = self.past or await self._enter(turn)
-            if past is None or self._gone(turn):
-                return
-            ask = self.app.outbox.ask
-            for _ in range(PAGES):  # a page of nothing but noise is no page
-                before = past.count
-                came = await (past.back(ask) if back else past.on(ask))
-                if self._gone(turn):
-                    return
-                kept = self._kept(past)
-                if not came and not (past.first > 0 if back else past.next < past.size):
-                    break
-                if len(kept) > len(self._lines) or past.count < before:
-                    break
-            self.past = past
-            self.show_lines(kept, self._top)
-        finally:
-            if not self._gone(turn):
-                self.fetching = False
-
-    async def _enter(self, turn: int) -> Past | None:
-        """From the ring to the file: the same lines, now with their place in it."""
-        ring = self.app.state.logs.get(self.source)
-        if ring is None or ring.next <= 0:
-            return None
-        past = Past(self.source, self._grep)
-        past.size = max(ring.size, ring.next)
-        rows = max(self.rows, len(self._lines))
-        await past.back(self.app.outbox.ask, ring.next, min(9_000, rows))
-        if self._gone(turn):
-            return None
-        kept = self._kept(past)
-        if kept:
-            self.following = False
-            self._top = kept[0][0]
-        return past
-
-    async def _go_to(self, offset: int, turn: int) -> None:
-        """Show the file from a place on, some lines before it above; with a filter, from the first
-        that passes it. Nothing happens where that is not wanted any more."""
-        try:
-            past = Past(self.source, self._grep)
-            past.size = past.searched = offset
-            kept: list[tuple[int, str]] = []
-            for page in range(PAGES):
-                came = await past.on(self.app.outbox.ask, None if page else offset)
-                if self._gone(turn):
-                    return
-                kept = self._kept(past)
-                if len(kept) >= self.rows or (not came and past.next >= past.size):
-                    break
-            await past.back(self.app.outbox.ask)
-            if self._gone(turn):
-                return
-            kept = self._kept(past)
-            self.past = past
-            self.show_lines(kept, next((n for n, _ in kept if n >= 0), kept[-1][0] if kept else 0))
-        finally:
-            if not self._gone(turn):
-                self.fetching = False
+    def blank(self) -> str:
+        """See :class:`Pane`: that nothing matches, which is not a server that says nothing."""
+        wanted = visible(self._filter.text, 60)
+        if not self.looked:
+            return ""
+        if not wanted:
+            return "every line here is hidden as noise: o shows them"
+        further = f"; {self.further}" if self.further else ""
+        return f"no line matches {wanted} (looked through {size(self.looked)}{further})"

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 
-from console import clocks, model
+from console import clocks, mergedfile, model
 from console.logfile import stamp
+from console.mergedfile import BAR, MergedPast, labelled
 from console.sift import Filter
-from console.widgets.log_pane import LogPane
-
-BAR = "│"
-"""Between a line of the merged view and where it is from."""
+from console.widgets.paged_pane import PagedPane
+from console.widgets.paint import Part
 
 
-class MergedPane(LogPane):
-    """Every log in one, by time; each line begins with where it is from."""
+class MergedPane(PagedPane):
+    """Several logs in one, by time; each line begins with where it is from."""
 
-    def __init__(self, sources: Callable[[], list[str]]) -> None:
+    def __init__(self, sources: Sequence[str]) -> None:
         super().__init__("all")
-        self._sources = sources
+        self.sources = list(sources)
         self._seen = 0
         """Lines taken in so far: the number of the next."""
         self._from: dict[str, int] = {}
@@ -30,7 +29,19 @@ class MergedPane(LogPane):
 
     def own(self, raw: str) -> str:
         """See :class:`LogPane`."""
-        return raw.partition(BAR)[2]
+        return mergedfile.own(raw)
+
+    def name_parts(self, state: model.State) -> list[Part]:
+        """See :class:`LogPane`."""
+        names = [source.removeprefix("gpu") for source in self.sources]
+        those = " ".join(names) if len(names) < 7 else f"{len(names)} logs"
+        return [(f" {those} ", "bold accent"), ("by time", "dim")]
+
+    def _sifted(self, lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+        """See :class:`Pane`: where a line is from is not looked at, as on the other side."""
+        whole = dict(lines)
+        kept = super()._sifted((number, self.own(raw)) for number, raw in whole.items())
+        return [(number, whole[number]) for number, _ in kept]
 
     def text_of(self, raw: str) -> str:
         """See :class:`Pane`."""
@@ -41,7 +52,7 @@ class MergedPane(LogPane):
         """New lines of all logs in the order of their times; one without a time stays behind the
         one before it."""
         found: list[tuple[str, str]] = []
-        for source in self._sources():
+        for source in self.sources:
             ring = state.logs.get(source)
             if ring is None or not ring.end:
                 continue
@@ -52,41 +63,57 @@ class MergedPane(LogPane):
                 now = clocks.stamp_at(model.agent_now(state, self.app.now()), self._east)
                 came = self._came.setdefault(source, deque(maxlen=model.MAX_LINES))
                 came.append((start, now))
-            label = source.removeprefix("gpu")
             begins = stamp(lines) or ""
             for place, line in enumerate(lines, start):
                 if at := stamp([line]):
                     self._at[source] = at
                 else:
-                    at = self._at.get(source) or self._arrived(source, place) or begins
-                found.append((at, f"{label:>5}{BAR}{line}"))
+                    at = self._at.get(source) or self._came_at(source, place) or begins
+                found.append((at, labelled(source, line)))
         found.sort(key=lambda one: one[0])
         return [line for _, line in found]
 
-    def _arrived(self, source: str, place: int) -> str:
+    def _came_at(self, source: str, place: int) -> str:
         """When a line of a log without times came, empty where it was there before."""
         came = self._came.get(source, ())
         return next((at for start, at in reversed(came) if start <= place), "")
 
     def pull(self, state: model.State) -> None:
         """See :class:`LogPane`."""
+        if self.past is not None:
+            return
         if self._seen and any(
             ring.end and source not in self._from
-            for source in self._sources()
+            for source in self.sources
             if (ring := state.logs.get(source)) is not None
         ):
             self.reload(state, self._filter)  # the past of one that was not there before
         elif fresh := self._fresh(state):
             start, self._seen = self._seen, self._seen + len(fresh)
-            self.add(zip(range(start, self._seen), fresh, strict=True))
+            self.add_looked(fresh, start)
 
     def reload(self, state: model.State, wanted: Filter) -> None:
-        """See :class:`LogPane`."""
+        """See :class:`PagedPane`."""
+        super().reload(state, wanted)
         self._from, self._at = {}, {}
         fresh = self._fresh(state)
         self._seen = len(fresh)
+        self.looked = sum(map(len, fresh)) + len(fresh)
         self.set_filter(wanted, enumerate(fresh))
 
-    def wants_before(self) -> None:
-        """See :class:`Pane`: files are paged one at a time."""
-        self.app.say("one log at a time goes further back: M, then choose it")
+    # --- the files ---
+
+    def past_of(self, state: model.State) -> MergedPast:
+        """See :class:`PagedPane`."""
+        rings = {source: state.logs.get(source) for source in self.sources}
+        ends = {s: ring.next for s, ring in rings.items() if ring is not None and ring.next >= 0}
+        return MergedPast(self.sources, ends, self.grep)
+
+    def past_from_start(self) -> MergedPast:
+        """See :class:`PagedPane`."""
+        return MergedPast(self.sources, dict.fromkeys(self.sources, 0), self.grep)
+
+    async def past_at(self, when: str) -> MergedPast:
+        """See :class:`PagedPane`."""
+        place = await mergedfile.seek(self.app.outbox.ask, self.sources, when)
+        return MergedPast(self.sources, place, self.grep)

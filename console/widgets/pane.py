@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from textwrap import wrap
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -240,6 +241,10 @@ class Pane(Widget, can_focus=True):
             self._top = self._lines[wanted][0]
             self.refresh()
 
+    def blank(self) -> str:
+        """What stands where no line is to be shown."""
+        return ""
+
     def wants_before(self) -> None:
         """One would go on above the first line held; a pane that can fetch it does."""
 
@@ -351,6 +356,10 @@ class Pane(Widget, can_focus=True):
             return Strip(segments).adjust_cell_length(width, palette["text"])
         if y == 1:
             self._first = self._start()
+        if not self._lines:
+            note = wrap(self.blank(), max(8, width))[y - 1 : y]
+            segments = [Segment(text, palette["dim"]) for text in note]
+            return Strip(segments).adjust_cell_length(width, palette["text"])
         index = (self._first if y > 1 else self._start()) + y - 1
         if index >= len(self._lines):
             return Strip.blank(width, palette["text"])

@@ -233,17 +233,37 @@ def _merge(
     for index in range(len(names)):
         more(index)
     found: list[tuple[int, bytes]] = []
-    length = 0
+    length, last = 0, (0, 0)
     while heads and len(found) < count and length < _TEXT:
         _, place, line = heapq.heappop(heads)
         index = sign * place
         reached[names[index]] = line.begin if back else line.end
         if line.text is not None:
             found.append((index, line.text))
+            last = (line.key, index)
             length += min(len(line.text), logs.LINE)
         if sum(log.read for log in files.values()) >= logs.SCAN:
             break
         more(index)
+    if found and wanted:
+        _align(files, reached, last, back=back)
     if back:
         found.reverse()
     return found, reached
+
+
+def _align(
+    files: Mapping[str, _Log], reached: dict[str, int], last: tuple[int, int], *, back: bool
+) -> None:
+    """After a search, which goes through each file by chunks: bring all to the time of the last
+    line found (its time, and the number of its source), so that without the search the place
+    shows that line and what stands around it."""
+    for index, (name, log) in enumerate(files.items()):
+        if index == last[1]:
+            continue
+        for line in (log.back if back else log.on)(reached[name], None):
+            if line.text is None:
+                continue
+            if ((line.key, index) > last) != back:
+                break
+            reached[name] = line.begin if back else line.end

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from console.batchline import compact
 from console.screens.ask import AskLine
+from console.widgets.file_pane import FilePane
 from console.widgets.filter_line import FilterLine
-from console.widgets.log_pane import FilePane, LogPane
+from console.widgets.log_pane import LogPane
 from remote.agent import logs
 from remote.protocol import Event, Happened, HostState, LogPart, ReadLog, Request, Result, Snapshot
 from tests.console.screen.driver import Driven, driven
@@ -155,8 +156,8 @@ async def test_two_clocks_are_one(tmp_path: Path) -> None:
             out.write(f"[{stamped(n, theirs)}] line {n} Decode batch\n")
     async with reading(path, theirs) as (one, _):
         pane = pane_of(one)
-        last = stamped(8_999, ours)[5:]
-        await one.until(lambda: pane.shown()[-1].startswith(f"{last} line 8999 "))
+        last = stamped(8_999, ours)[11:]
+        await one.until(lambda: f"{last} line 8999 " in pane.shown()[-1])
         await one.keys("T")
         await one.sees("the logs are written in UTC")
         await one.keys("escape")

@@ -13,17 +13,16 @@ from console import clipboard
 from console.clocks import moment_of
 from console.logfile import (
     HELD,
+    FilePast,
     LogError,
-    Past,
     between,
-    first_behind,
-    last_before,
     save,
     seek,
     stamp,
 )
 from console.logstyle import ERROR, log_style
-from console.widgets.log_pane import FilePane, LogPane
+from console.widgets.file_pane import FilePane
+from console.widgets.log_pane import LogPane
 from remote.agent import logs
 from remote.protocol import LogPart, ReadLog, Request, Result
 from tests.console.screen.driver import driven
@@ -64,8 +63,7 @@ async def test_paging_back_and_forth_keeps_numbers_and_bounds(tmp_path: Path) ->
     path = tmp_path / "a.log"
     write(path, 30_000)
     ask = File(path)
-    past = Past("gpu0")
-    past.size = path.stat().st_size
+    past = FilePast("gpu0", path.stat().st_size)
     while await past.back(ask):
         assert past.count <= HELD + 500
     assert past.first == 0
@@ -85,8 +83,7 @@ async def test_a_search_is_done_on_the_far_side(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     write(path, 20_000)
     ask = File(path)
-    past = Past("gpu0", "ERROR")
-    past.size = path.stat().st_size
+    past = FilePast("gpu0", path.stat().st_size, "ERROR")
     while await past.back(ask) or past.first > 0:
         pass
     assert [line.split()[3] for _, line in past.lines()] == [
@@ -146,15 +143,18 @@ async def test_errors_are_found_over_the_whole_file(tmp_path: Path) -> None:
         assert offset is not None
         return logs.read("gpu0", path, offset, 1).lines[0]
 
-    last = await last_before(ask, "gpu0", size, ERROR, lambda: False)
+    async def look(offset: int, *, back: bool, gone: bool = False) -> int | None:
+        return await FilePast("gpu0", offset).look(ask, ERROR, lambda: gone, back=back)
+
+    last = await look(size, back=True)
     assert "line 19007 ERROR" in await line(last)
-    earlier = await last_before(ask, "gpu0", last or 0, ERROR, lambda: False)
+    earlier = await look(last or 0, back=True)
     assert "line 18007 ERROR" in await line(earlier)
     behind = logs.read("gpu0", path, earlier or 0, 1).next
-    assert await first_behind(ask, "gpu0", behind, ERROR, lambda: False) == last
+    assert await look(behind, back=False) == last
     behind = logs.read("gpu0", path, last or 0, 1).next
-    assert await first_behind(ask, "gpu0", behind, ERROR, lambda: False) is None
-    assert await last_before(ask, "gpu0", size, ERROR, lambda: True) is None
+    assert await look(behind, back=False) is None
+    assert await look(size, back=True, gone=True) is None
 
 
 @pytest.mark.parametrize(

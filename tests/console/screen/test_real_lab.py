@@ -29,8 +29,8 @@ from console.screens.restart import RestartScreen
 from console.screens.targets import TargetsScreen, TargetTable
 from console.session import session
 from console.watch import Source
+from console.widgets.file_pane import FilePane
 from console.widgets.flag_table import FlagTable
-from console.widgets.log_pane import FilePane
 from tests.console.screen.driver import Driven, painted
 from tests.console.screen.story import Story
 
