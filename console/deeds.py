@@ -24,8 +24,6 @@ from remote.protocol import (
     Decide,
     Plan,
     ReadEvents,
-    Request,
-    Result,
     Rollback,
     RunControl,
     RunStart,
@@ -134,21 +132,20 @@ def show_notices(app: StokerApp, title: str, found: list[Notice]) -> None:
 
 
 async def pack_incident(app: StokerApp) -> None:
-    """Everything a bug report needs, as one file in this folder."""
+    """Everything a bug report needs, as one file in this folder: of the event chosen on the
+    Events screen, or of the newest errors."""
     from console import incident
+    from console.screens.events import EventsScreen
 
-    app.say("packing …")
     watch = app.front
-
-    async def ask(request: Request) -> Result | None:
-        return await app.outbox.ask(request, quiet=True, watch=watch)
-
+    chosen = app.screen.chosen if isinstance(app.screen, EventsScreen) else None
+    app.say("packing …" if chosen is None else f"packing event {chosen.id}: {chosen.kind} …")
     try:
-        path = await incident.bundle(ask, watch.state, Path.cwd())
+        path = await incident.bundle(watch.call, watch.state, Path.cwd(), chosen)
     except OSError as error:
         app.say(f"the bundle was not written: {error}", "error")
     else:
-        app.say(f"{path.name} is written; secrets were removed")
+        app.say(f"{path} is written; secrets were removed")
 
 
 def save_picture(app: StokerApp) -> None:

@@ -1,6 +1,7 @@
-"""One file that tells what happened, for a bug report: state, events, flags, history, log ends.
+"""One file that tells what happened, for a bug report: state, events, flags, versions, logs.
 
-Secrets are removed from every text in it (:func:`redact`); what was removed leaves a mark.
+Secrets are removed from every text in it (:mod:`remote.redact`); what was removed leaves a mark.
+What could not be had is named in ``about.txt``, with the reason.
 """
 
 from __future__ import annotations
@@ -9,27 +10,33 @@ import asyncio
 import io
 import platform
 import re
+import shlex
 import tarfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from console import __version__
+from console.clocks import STAMP, stamp_at
+from console.feed import FeedError
 from console.logfile import Ask, LogError, between, stamp
 from console.model import State
+from remote import redact
 from remote.protocol import (
     Event,
     Events,
     History,
     LogPart,
+    Machine,
     ReadEvents,
     ReadHistory,
     ReadLog,
+    ReadMachine,
     Request,
     Result,
     TargetSpec,
@@ -39,139 +46,214 @@ LINES: Final = 2000
 """Newest lines of each log."""
 
 SPAN_S: Final = 3600.0
-"""History in the bundle."""
+"""History in the bundle, and that before an event."""
 
 AROUND: Final = 3
-"""Newest errors of which the logs around them are in the bundle."""
+"""Newest errors of which the logs around them are in the bundle, where no event was chosen."""
 BEFORE_S, AFTER_S, MOST = 120, 60, 5000
 """Seconds of each such slice before and after the event, and its lines at most."""
+LATER_S: Final = 900.0
+"""History behind an event."""
+NEIGHBOURS: Final = 500
+"""Events before and after it."""
 
-GONE: Final = "‹removed›"
+MACHINE_S: Final = 150.0
+"""For so long the machine may be looked at: its commands may each hang for a while."""
 
-# No name is longer, and a word of a megabyte must not be tried to its end from each of its letters.
-_NAME = r"(?:api[_-]?key|secret|token(?!s|ize|_)|passw(?:or)?d|authorization)[\w.\-]{0,100}+"
-_NO_SECRET = r"(?!\s*(?:[\[{]|(?:\d+(?:\.\d+)?|None|null|true|false)\b))"
-_SECRETS: Final = (
-    # name=value, name: value, 'name': 'value', --name value; but not counts of tokens
-    (
-        re.compile(
-            rf"""(?i)({_NAME}["']?\s*[=:]\s*){_NO_SECRET}"""
-            r"""(["']?)(?:Bearer\s+)?[^\s"',;)}\]]+"""
-        ),
-        rf"\1\2{GONE}",
-    ),
-    (re.compile(r"(?i)(STOKER_WEBHOOK\s*=\s*)\S+"), rf"\1{GONE}"),
-    (re.compile(r"(https://hooks\.[^/\s]+/)\S+"), rf"\1{GONE}"),
-    (re.compile(r"(?i)(--(?:admin-)?api-key\s+)\S+"), rf"\1{GONE}"),
-    (re.compile(r"(?i)\b(Bearer\s+)[A-Za-z0-9._~+/\-]{8,}=*"), rf"\1{GONE}"),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), GONE),
-    (re.compile(r"\bhf_[A-Za-z0-9]{16,}\b"), GONE),
-    (re.compile(r"\bsk-[A-Za-z0-9_\-]{16,}\b"), GONE),
-    (re.compile(r"(://)[^/\s:@]+:[^/\s@]+@"), rf"\1{GONE}@"),
-    (
-        re.compile(r"(?i)([?&](?:X-Amz-Signature|X-Amz-Credential|Signature|sig)=)[^&\s\"']+"),
-        rf"\1{GONE}",
-    ),
-)
+Call: TypeAlias = Callable[[Request, float], Awaitable[Result | None]]
+"""Asks the agent, with seconds to wait. Raises :class:`console.feed.FeedError`."""
 
 
-def redact(text: str) -> str:
-    """The text without what looks like a secret: keys, tokens, passwords, signed URLs."""
-    for pattern, instead in _SECRETS:
-        text = pattern.sub(instead, text)
-    return text
+class _Files:
+    """What is gathered, and what could not be."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.files: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self._why = ""
+
+    async def ask(self, request: Request) -> Result | None:
+        """The answer, None where there is none: then :meth:`lacks` knows why."""
+        self._why = "no answer"
+        try:
+            return await self._call(request, MACHINE_S if isinstance(request, ReadMachine) else 30)
+        except FeedError as error:
+            self._why = str(error)
+            return None
+
+    def lacks(self, name: str) -> None:
+        """The last answer did not come."""
+        self.missing[name] = self._why
+
+    def put(self, name: str, value: object) -> None:
+        """Data, secrets removed by their names too."""
+        plain = redact.plain(msgspec.to_builtins(value))
+        self.files[name] = msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n"
+
+    def put_lines(self, name: str, values: Iterable[object]) -> None:
+        """One JSON object a line."""
+        rows = (msgspec.json.encode(redact.plain(msgspec.to_builtins(v))).decode() for v in values)
+        self.files[name] = "".join(f"{row}\n" for row in rows)
+
+
+async def gather(call: Call, state: State, chosen: Event | None = None) -> dict[str, str]:
+    """The files of a bundle by name. With an event chosen it tells of that one; without, of the
+    newest errors. What the agent does not give is left out, and said."""
+    found = _Files(call)
+    found.put("state.json", _known(state))
+    found.put("epochs.json", state.epochs)
+    found.files["argv.txt"] = _command_lines(state)
+    answer = await found.ask(ReadEvents(limit=5000))
+    if not isinstance(answer, Events):
+        found.lacks("events.jsonl but for the newest")
+    events = answer.events if isinstance(answer, Events) else list(state.events)
+    found.put_lines("events.jsonl", events)
+    await _put_history(found, "history.json", state.time - SPAN_S, None)
+    for source in [*(f"gpu{n}" for n in state.numbers), "run", "agent"]:
+        part = await found.ask(ReadLog(source, lines=LINES))
+        if isinstance(part, LogPart):
+            found.files[f"logs/{source}.log"] = "\n".join(part.lines) + "\n"
+        else:
+            found.lacks(f"logs/{source}.log")
+    told = [chosen] if chosen else [e for e in events if e.level == "error"][-AROUND:]
+    for event in told:
+        await _around(found, state, event)
+    if chosen is not None:
+        await _then(found, chosen)
+    await _put_machine(found)
+    found.files["about.txt"] = _about(state, chosen, found.missing)
+    return found.files
+
+
+def _known(state: State) -> dict[str, Any]:
+    return {
+        "time": state.time,
+        "link": [state.link.state, state.link.text],
+        "target": _without_address(state.target),
+        "infos": list(state.infos.values()),
+        "servers": list(state.servers.values()),
+        "gpus": list(state.gpus.values()),
+        "host": state.host,
+        "run": state.run,
+        "swap": state.swap,
+        "alerts": state.alerts,
+        "verdict": state.verdict,
+    }
 
 
 def _without_address(target: TargetSpec | None) -> TargetSpec | None:
     """Whoever knows the webhook's address may post there."""
     if target is None or not target.alerts.webhook:
         return target
-    return replace(target, alerts=replace(target.alerts, webhook=GONE))
+    return replace(target, alerts=replace(target.alerts, webhook=redact.GONE))
 
 
-async def gather(
-    ask: Callable[[Request], Awaitable[Result | None]], state: State
-) -> dict[str, str]:
-    """The files of a bundle by name, as they are. What the agent does not give is left out, and
-    said."""
-    missing: list[str] = []
-    files: dict[str, str] = {}
+def _command_lines(state: State) -> str:
+    """How each server was started, as one may type it."""
+    lines = []
+    for gpu, info in sorted(state.infos.items()):
+        line = shlex.join(redact.argv(info.argv)) if info.argv else "(command line not known)"
+        lines.append(f"# GPU {gpu}, epoch {info.epoch}, SGLang {info.sglang}\n{line}\n")
+    return "\n".join(lines) or "(no server was ever seen)\n"
 
-    def encode(value: object) -> str:
-        return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
 
-    files["state.json"] = encode(
-        {
-            "time": state.time,
-            "link": [state.link.state, state.link.text],
-            "target": _without_address(state.target),
-            "infos": list(state.infos.values()),
-            "servers": list(state.servers.values()),
-            "gpus": list(state.gpus.values()),
-            "host": state.host,
-            "run": state.run,
-            "swap": state.swap,
-            "alerts": state.alerts,
-            "verdict": state.verdict,
-        }
-    )
-    files["epochs.json"] = encode(state.epochs)
-    found = await ask(ReadEvents(limit=5000))
-    events = found.events if isinstance(found, Events) else list(state.events)
-    files["events.jsonl"] = "".join(msgspec.json.encode(e).decode() + "\n" for e in events)
-    history = await ask(ReadHistory(state.time - SPAN_S, None, 360))
-    if isinstance(history, History):
-        files["history.json"] = msgspec.json.encode(history).decode()
-    else:
-        missing.append("history.json")
-    for source in [*(f"gpu{n}" for n in state.numbers), "run", "agent"]:
-        part = await ask(ReadLog(source, lines=LINES))
-        if isinstance(part, LogPart):
-            files[f"logs/{source}.log"] = "\n".join(part.lines) + "\n"
-        else:
-            missing.append(f"logs/{source}.log")
-    for event in [e for e in events if e.level == "error"][-AROUND:]:
-        files |= await around(ask, event)
+def _about(state: State, chosen: Event | None, missing: dict[str, str]) -> str:
     versions = sorted({info.sglang for info in state.infos.values() if info.sglang})
     cards = sorted({card.name for card in state.gpus.values() if card.name})
-    about = [
+    lines = [
         f"stoker {__version__}, Python {platform.python_version()}, {platform.system()}",
         f"SGLang {', '.join(versions) or 'unknown'}",
         f"cards: {', '.join(cards) or 'unknown'}" + (" (simulated)" if state.simulated else ""),
-        f"taken {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(state.time or time.time()))}",
-        f"missing: {', '.join(missing) or 'nothing'}",
-        "Secrets were removed from every file; look through it before you send it all the same.",
+        f"taken {_utc(state.time or time.time())}",
     ]
-    files["about.txt"] = "\n".join(about) + "\n"
-    return files
-
-
-async def around(ask: Ask, event: Event) -> dict[str, str]:
-    """What server, run and agent logged around an event. The agent logs each event as it happens:
-    that line tells the time of the logs' own clock."""
-    words = re.escape(event.text.split("\n")[0][:80])
-    part = await ask(ReadLog("agent", lines=1, grep=words))
-    at = stamp(part.lines) if isinstance(part, LogPart) else None
-    if at is None:
-        return {}
-    moment = datetime.fromisoformat(at)
-    begin, end = (
-        (moment + timedelta(seconds=s)).strftime("%Y-%m-%d %H:%M:%S") for s in (-BEFORE_S, AFTER_S)
+    if chosen is not None:
+        lines.append(
+            f"about event {chosen.id} of {_utc(chosen.time)}: {chosen.kind}: {chosen.text}"
+            " (around/ has the logs, the events and the numbers of its time)"
+        )
+    lines.append("missing: " + ("" if missing else "nothing"))
+    lines += [f"  {name}: {why}" for name, why in missing.items()]
+    lines.append(
+        "Secrets were removed from every file; look through it before you send it all the same."
     )
-    files: dict[str, str] = {}
-    for source in (*(() if event.gpu is None else (f"gpu{event.gpu}",)), "agent"):
+    return "\n".join(lines) + "\n"
+
+
+def _utc(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+async def _put_history(found: _Files, name: str, since: float, until: float | None) -> None:
+    history = await found.ask(ReadHistory(since, until, 360))
+    if isinstance(history, History):
+        found.files[name] = msgspec.json.encode(history).decode()
+    else:
+        found.lacks(name)
+
+
+async def _put_machine(found: _Files) -> None:
+    """Versions, driver, cards, kernel log and environment, as SGLang's issue form asks for them."""
+    machine = await found.ask(ReadMachine())
+    if not isinstance(machine, Machine):
+        found.lacks("machine/ (versions, driver, nvidia-smi -q, kernel log, environment)")
+        return
+    facts = [f"{name}: {value}" for name, value in machine.facts.items()]
+    facts += [f"{name}: not known: {why}" for name, why in machine.missing.items()]
+    found.files["machine/versions.txt"] = "\n".join(facts) + "\n"
+    found.files |= {f"machine/{Path(name).name}": text for name, text in machine.texts.items()}
+    found.missing |= machine.missing
+
+
+async def _then(found: _Files, event: Event) -> None:
+    """What the journal has of an event's time."""
+    before, after = event.id - NEIGHBOURS, event.id + NEIGHBOURS
+    near = await found.ask(ReadEvents(after=max(0, before), limit=2 * NEIGHBOURS, before=after))
+    name = f"around/{event.id}-events.jsonl"
+    if isinstance(near, Events):
+        found.put_lines(name, near.events)
+    else:
+        found.lacks(name)
+    until = event.time + LATER_S
+    await _put_history(found, f"around/{event.id}-history.json", event.time - SPAN_S, until)
+
+
+async def _around(found: _Files, state: State, event: Event) -> None:
+    """What server, run and agent logged around an event."""
+    moment = await _logged(found.ask, state, event)
+    sources = [*(() if event.gpu is None else (f"gpu{event.gpu}",)), "run", "agent"]
+    if moment is None:
+        why = f"what the logs' clock showed at event {event.id} is not known"
+        found.missing |= {f"around/{event.id}-{source}.log": why for source in sources}
+        return
+    begin, end = ((moment + timedelta(seconds=s)).strftime(STAMP) for s in (-BEFORE_S, AFTER_S))
+    for source in sources:
+        name = f"around/{event.id}-{source}.log"
         lines: list[str] = []
         try:
-            async for page in between(ask, source, begin, end):
+            async for page in between(found.ask, source, begin, end):
                 lines += page
                 if len(lines) > MOST:
                     lines = [*lines[:MOST], f"… cut after {MOST} lines"]
                     break
         except LogError as error:
-            lines.append(f"… incomplete: {error}")
+            found.missing[name] = str(error)
         if lines:
-            files[f"around/{event.id}-{source}.log"] = "\n".join(lines) + "\n"
-    return files
+            found.files[name] = "\n".join(lines) + "\n"
+        elif name not in found.missing:
+            found.missing[name] = f"no line from {begin} to {end}, by the logs' clock"
+
+
+async def _logged(ask: Ask, state: State, event: Event) -> datetime | None:
+    """When it was by the clock that stamps the logs. Where nobody knows that clock, the agent's
+    log tells: it has a line for each event as it happens."""
+    east = state.host.clock_east_s
+    if east is not None:
+        return datetime.fromisoformat(stamp_at(event.time, east))
+    words = re.escape(event.text.split("\n")[0][:80])
+    part = await ask(ReadLog("agent", lines=1, grep=words))
+    at = stamp(part.lines) if isinstance(part, LogPart) else None
+    return None if at is None else datetime.fromisoformat(at)
 
 
 def pack(files: dict[str, str], path: Path) -> None:
@@ -179,7 +261,7 @@ def pack(files: dict[str, str], path: Path) -> None:
     part = path.with_name(f".{path.name}.part")
     with tarfile.open(part, "w:gz") as tar:
         for name, text in sorted(files.items()):
-            data = redact(text).encode("utf-8", "replace")
+            data = redact.text(text).encode("utf-8", "replace")
             entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
             entry.size = len(data)
             entry.mtime = int(time.time())
@@ -187,14 +269,11 @@ def pack(files: dict[str, str], path: Path) -> None:
     part.replace(path)
 
 
-async def bundle(
-    ask: Callable[[Request], Awaitable[Result | None]],
-    state: State,
-    folder: Path,
-) -> Path:
-    """A bundle of what is known now, in ``folder``. Raises OSError."""
+async def bundle(call: Call, state: State, folder: Path, chosen: Event | None = None) -> Path:
+    """A bundle of what is known now, in ``folder``; about one event where it is chosen. Raises
+    OSError."""
     name = state.target.name if state.target is not None else "unknown"
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = folder / f"stoker-incident-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{stamp}.tar.gz"
-    await asyncio.to_thread(pack, await gather(ask, state), path)
+    when = time.strftime("%Y%m%d-%H%M%S")
+    path = folder / f"stoker-incident-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{when}.tar.gz"
+    await asyncio.to_thread(pack, await gather(call, state, chosen), path)
     return path

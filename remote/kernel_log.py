@@ -163,6 +163,55 @@ class KernelLog:
         self._by_call = False
 
 
+_TELLING = re.compile(
+    r"(?i)NVRM|\bXid\b|nvidia|out of memory|oom[-_ ]?kill|segfault|general protection|pcieport|AER:"
+    r"|machine check|hung_task|blocked for more than|I/O error|EXT4-fs error|XFS .*error"
+)
+"""Messages that may explain what happened to a server."""
+
+
+def lately(most: int = 400, path: str | None = None) -> tuple[list[str], str]:
+    """The newest messages of cards, memory and faults, each with its time (UTC); and why there are
+    none, where the kernel log cannot be read. Raises nothing."""
+    path = path or os.environ.get(ENVIRON) or PATH
+    try:
+        file = _open(path)
+    except OSError as error:
+        printed = _printed() if path == PATH else None
+        if printed is None:
+            why = error.strerror or str(error)
+            return [], f"{path}: {why}; read it on the host: dmesg -T | grep -iE 'NVRM|Xid|oom'"
+        rows = map(_PRINTED.match, printed.decode("utf-8", "replace").splitlines())
+        found = [(_unix(float(f"{row[1]}.{row[2]}")), row[3]) for row in rows if row]
+    else:
+        try:
+            rows = map(_RECORD.match, _all(file).decode("utf-8", "replace").splitlines())
+            found = [(_unix(int(row[1]) / 1e6), row[2]) for row in rows if row]
+        finally:
+            os.close(file)
+    told = [(at, text) for at, text in found if _TELLING.search(text)][-most:]
+    when = ((time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)), text) for at, text in told)
+    return [f"{at} {''.join(c if c.isprintable() else ' ' for c in text)}" for at, text in when], ""
+
+
+def _all(file: int) -> bytes:
+    """What a kernel log holds, 32 MiB of it at most."""
+    parts: list[bytes] = []
+    for _ in range(200_000):
+        try:
+            data = os.read(file, 65536)
+        except BrokenPipeError:
+            continue  # records were overwritten unseen
+        except OSError:
+            break
+        if not data:
+            break
+        parts.append(data)
+        if len(parts) % 1024 == 0 and sum(map(len, parts)) > 32 << 20:
+            break
+    return b"".join(parts)
+
+
 def _open(path: str) -> int:
     """Raises OSError, also where an old container has its console under the device's name."""
     if path == PATH and os.stat(path).st_rdev != _DEVICE:  # noqa: PTH116 -- not a Path

@@ -192,6 +192,12 @@ class EventsScreen(StokerScreen):
                 return False
         return True
 
+    @property
+    def chosen(self) -> Event | None:
+        """The event that keys mean, where one was chosen."""
+        number = self.query_one(EventPane).chosen
+        return None if number is None else self._held.get(number)
+
     async def open_logs(self) -> None:
         """The logs around the chosen event, or the newest one: of its GPU where it has one."""
         pane = self.query_one(EventPane)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import re
 import time
 from pathlib import Path
@@ -11,9 +13,10 @@ from typing import Protocol
 import msgspec
 
 from remote import answers, batches, mix
-from remote.agent import logs, merged, search
+from remote.agent import logs, machine, merged, search
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
+from remote.fleet import environment
 from remote.fleet.fleet import Fleet, FleetError
 from remote.journal import Journal
 from remote.paths import Workspace
@@ -28,6 +31,7 @@ from remote.protocol import (
     ReadFlags,
     ReadHistory,
     ReadLog,
+    ReadMachine,
     ReadMarks,
     ReadMerged,
     ReadMix,
@@ -90,6 +94,8 @@ class Reader:
                     return Done("; ".join(fleet.checked(request.flags)[1]))
                 except FleetError as error:
                     raise RequestError(str(error), error.code) from None
+            case ReadMachine():
+                return await self._read_machine()
             case ReadFlags():
                 fleet = await self._owner.fleet()
                 try:
@@ -168,6 +174,17 @@ class Reader:
             return await asyncio.to_thread(merged.read, paths, request)
         except OSError as error:
             raise RequestError(f"{error.filename}: {error.strerror}") from None
+
+    async def _read_machine(self) -> Result:
+        spec = self._owner.spec
+        env = environment.clean(os.environ)
+        if spec is not None:
+            fleet = await self._owner.fleet()
+            with contextlib.suppress(FleetError):  # a start says what is wrong with it
+                env = await fleet.launcher.environment(spec)
+        pids = [info.pid for info in self._owner.infos() if info.pid is not None]
+        async with self._searching:
+            return await machine.look(spec.python if spec is not None else "", env, pids)
 
     async def _search(self, request: search.Asked, path: Path | search.Paths) -> Result:
         """One search at a time: each may take a core."""

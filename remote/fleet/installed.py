@@ -43,7 +43,8 @@ class Installed(Struct, frozen=True):
     """Changes with Python, version and the folder's contents."""
 
 
-async def _run(argv: list[str], env: dict[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+async def run(argv: list[str], env: dict[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+    """Run the servers' Python as they do, with no card in sight. See :func:`output`."""
     kept = {k: v for k, v in env.items() if k not in AGENTS_OWN or k == "PYTHONPATH"}
     return await output(argv, {**kept, "CUDA_VISIBLE_DEVICES": ""}, seconds)
 
@@ -51,7 +52,7 @@ async def _run(argv: list[str], env: dict[str, str], seconds: float) -> tuple[in
 async def find(python: str, env: dict[str, str]) -> Installed | None:
     """Which SGLang this Python would run, without importing it; None where it cannot be asked."""
     try:
-        code, out, _ = await _run([python, "-c", _WHERE], env, 30.0)
+        code, out, _ = await run([python, "-c", _WHERE], env, 30.0)
     except (OSError, TimeoutError):
         return None
     lines = out.decode("utf-8", "replace").splitlines()
@@ -92,7 +93,7 @@ async def flags(python: str, env: dict[str, str], which: Installed, cache: Path)
 async def _ask_parser(python: str, env: dict[str, str]) -> Catalogue:
     script = await asyncio.to_thread(_SCRIPT.read_text, "utf-8")
     try:
-        code, out, err = await _run([python, "-c", script], env, SECONDS)
+        code, out, err = await run([python, "-c", script], env, SECONDS)
     except (OSError, TimeoutError) as error:
         why = "it took too long" if isinstance(error, TimeoutError) else error.strerror
         raise FlagError(f"SGLang's parser could not be asked: {why}") from error

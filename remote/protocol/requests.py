@@ -189,6 +189,10 @@ class CheckFlags(Struct, tag="flags.check", frozen=True):
     flags: Flags
 
 
+class ReadMachine(Struct, tag="machine", frozen=True):
+    """What a bug report wants to know of the machine; takes seconds. → :class:`Machine`"""
+
+
 class Subscribe(Struct, tag="subscribe", frozen=True):
     """What this connection wants pushed. Replaces the earlier subscription. → :class:`Done`
 
@@ -227,6 +231,7 @@ Request: TypeAlias = (
     | ReadAnswers
     | ReadFlags
     | CheckFlags
+    | ReadMachine
     | Subscribe
     | Shutdown
 )
@@ -243,6 +248,7 @@ READ_ONLY: tuple[type, ...] = (
     ReadAnswers,
     ReadFlags,
     CheckFlags,
+    ReadMachine,
     Subscribe,
 )
 """Requests that change nothing."""

@@ -233,6 +233,17 @@ class FlagCatalogue(Struct, tag="flags", frozen=True):
     a flag may be missing)."""
 
 
+class Machine(Struct, tag="machine", frozen=True):
+    """The machine that the servers run on, secrets removed."""
+
+    facts: dict[str, str] = {}
+    """Versions and limits by name."""
+    texts: dict[str, str] = {}
+    """What commands and the kernel log say, by a file's name."""
+    missing: dict[str, str] = {}
+    """What cannot be had, each with why."""
+
+
 Result: TypeAlias = (
     Snapshot
     | Done
@@ -246,4 +257,5 @@ Result: TypeAlias = (
     | Mix
     | Answers
     | FlagCatalogue
+    | Machine
 )

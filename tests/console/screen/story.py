@@ -46,6 +46,7 @@ from remote.protocol import (
     HostState,
     Lights,
     LogPart,
+    Machine,
     Message,
     Mix,
     Plan,
@@ -57,6 +58,7 @@ from remote.protocol import (
     ReadFlags,
     ReadHistory,
     ReadLog,
+    ReadMachine,
     ReadMix,
     Request,
     Restart,
@@ -655,6 +657,12 @@ class Story:
                 return LogPart(source, 1, 0, 0, server.lines[-lines:])
             case ReadFlags():
                 return catalogue()
+            case ReadMachine():
+                return Machine(
+                    {"torch": "2.9.1", "sglang": "0.5.12"},
+                    {"nvidia-smi-q.txt": "Driver Version : 580.95.05\n"},
+                    {"kernel.log": "/dev/kmsg: Operation not permitted"},
+                )
             case Restart():
                 return self.restart(request)
             case Decide(keep=keep):

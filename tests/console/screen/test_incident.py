@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tarfile
 import time
@@ -11,54 +12,22 @@ import pytest
 from msgspec.structs import replace
 
 from console import incident
+from console.feed import FeedError
 from console.model import Link, State, reduce
+from console.screens.events import EventsScreen
 from remote.agent import logs
-from remote.protocol import AlertSpec, LogPart, ReadLog, Request, Result
+from remote.protocol import (
+    AlertSpec,
+    HostState,
+    LogPart,
+    ReadHistory,
+    ReadLog,
+    ReadMachine,
+    Request,
+    Result,
+)
 from tests.console.screen.driver import driven
 from tests.console.screen.story import BEGAN, Story
-
-SECRETS = {
-    "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY": "wJalrXUtnFEMI",
-    "export HF_TOKEN='hf_abcdefghijklmnopqrstuvwx'": "hf_abcdefghij",
-    "server_args=ServerArgs(api_key='sk-very-secret-1234567890', port=1)": "very-secret",
-    "python -m sglang.launch_server --api-key hunter2 --port 1": "hunter2",
-    '{"Authorization": "Bearer abcdefgh12345678"}': "abcdefgh12345678",
-    "key AKIAIOSFODNN7EXAMPLE was denied": "AKIAIOSFODNN7EXAMPLE",
-    "https://user:pa55word@host/x": "pa55word",
-    "GET /b/k?X-Amz-Credential=AKIA%2F1&X-Amz-Signature=deadbeef01": "deadbeef01",
-    "password: correcthorse": "correcthorse",
-    "STOKER_WEBHOOK=https://chat.example/hooks/abc123def": "abc123def",
-    "posting to https://hooks.slack.com/services/T01/B02/abcXYZ": "abcXYZ",
-}
-
-
-@pytest.mark.parametrize(("line", "secret"), SECRETS.items())
-def test_secrets_are_removed(line: str, secret: str) -> None:
-    """In every form they take in logs."""
-    assert secret not in incident.redact(line)
-    assert incident.GONE in incident.redact(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Decode batch, #running-req: 37, #full token: 151230, full token usage: 0.31, gen: 1.0",
-        '{"prompt_tokens": 12, "completion_tokens": 2711, "max_tokens": 4096}',
-        "max_total_num_tokens=483922, chunked_prefill_size=8192",
-        "api_key=None, admin_api_key=None",
-    ],
-)
-def test_numbers_of_tokens_are_no_secrets(line: str) -> None:
-    """Or the report would tell nothing."""
-    assert incident.redact(line) == line
-
-
-def test_a_word_without_end_takes_no_time() -> None:
-    """A log may hold anything; the text is gone through once, not once a letter."""
-    began = time.process_time()
-    found = incident.redact("token" * 60_000 + "=abcdef " + "x" * 300_000)
-    assert "abcdef" not in found
-    assert time.process_time() - began < 5
 
 
 def unpack(path: Path) -> dict[str, str]:
@@ -82,19 +51,22 @@ async def test_a_bundle_holds_what_is_known_and_says_what_is_missing(tmp_path: P
     story = Story(lambda _: None, lambda _: None)
     state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
 
-    async def ask(request: Request) -> Result | None:
+    async def ask(request: Request, timeout: float) -> Result | None:
         if isinstance(request, ReadLog):
             if request.source == "agent":
-                return None
+                raise FeedError("agent.log: Permission denied")
             return LogPart(request.source, 1, 0, 9, ["--api-key hunter2", "\udcff torn"])
-        return await story.call(request)
+        if isinstance(request, ReadMachine):
+            return None
+        return await story.call(request, timeout)
 
     path = await incident.bundle(ask, state, tmp_path)
     read = unpack(path)
     names = set(read)
     assert {"state.json", "events.jsonl", "epochs.json", "history.json", "about.txt"} <= names
     assert {f"logs/gpu{n}.log" for n in range(8)} <= names
-    assert "missing: logs/agent.log" in read["about.txt"]
+    assert "logs/agent.log: agent.log: Permission denied" in read["about.txt"]
+    assert "nvidia-smi -q, kernel log, environment): no answer" in read["about.txt"]
     assert json.loads(read["state.json"])["servers"][3]["state"] == "ready"
     assert "hunter2" not in "".join(read.values())
     assert packed(tmp_path) == [path]
@@ -107,6 +79,23 @@ async def test_one_key_packs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await one.keys("I")
         await one.sees("secrets were removed")
     assert len(packed(tmp_path)) == 1
+
+
+def log_reader(logged: dict[str, Path], story: Story) -> incident.Call:
+    """One who answers as an agent does, with these files as its logs."""
+
+    async def call(request: Request, timeout: float) -> Result | None:
+        if isinstance(request, ReadLog):
+            path = logged.get(request.source)
+            if path is None:
+                return None
+            if request.offset is None:
+                return logs.tail(request.source, path, request.lines, request.grep)
+            return logs.read(request.source, path, request.offset, request.lines, request.grep)
+        story.calls.append(request)
+        return await story.call(request, timeout)
+
+    return call
 
 
 async def test_the_logs_around_an_error_are_in_it(tmp_path: Path) -> None:
@@ -124,18 +113,7 @@ async def test_the_logs_around_an_error_are_in_it(tmp_path: Path) -> None:
     spec = replace(story.spec, alerts=AlertSpec(webhook="https://chat.example/s3cret"))
     story.spec = spec
     state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
-
-    async def ask(request: Request) -> Result | None:
-        if isinstance(request, ReadLog):
-            path = logged.get(request.source)
-            if path is None:
-                return None
-            if request.offset is None:
-                return logs.tail(request.source, path, request.lines, request.grep)
-            return logs.read(request.source, path, request.offset, request.lines, request.grep)
-        return await story.call(request)
-
-    path = await incident.bundle(ask, state, tmp_path)
+    path = await incident.bundle(log_reader(logged, story), state, tmp_path)
     read = unpack(path)
     number = story.events[-1].id
     lines = read[f"around/{number}-gpu3.log"].splitlines()
@@ -143,3 +121,68 @@ async def test_the_logs_around_an_error_are_in_it(tmp_path: Path) -> None:
     assert lines[-1].endswith("line 2060")
     assert "out (of) memory" in read[f"around/{number}-agent.log"]
     assert "s3cret" not in "".join(read.values())
+
+
+async def test_with_an_event_chosen_it_tells_of_that_one(tmp_path: Path) -> None:
+    """Its server's, the run's and the agent's lines of its time by the clock of the logs, and what
+    the journal has of that time; nothing around later errors."""
+    story = Story(lambda _: None, lambda _: None)
+    at = story.now - 30_000
+    logged = {source: tmp_path / f"{source}.log" for source in ("gpu3", "run", "agent")}
+    for source, path in logged.items():
+        with path.open("w") as out:
+            for n in range(-3_000, 3_000):
+                there = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at + n + 7_200))
+                out.write(f"[{there}] {source} line {n}\n")
+    story.say("server.ready", "GPU 3: ready after 40 s", gpu=3, at=at)
+    chosen = story.events[-1]
+    story.say("server.failed", "GPU 5: out of memory", gpu=5, level="error")
+    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    state = dataclasses.replace(state, host=HostState(clock_east_s=7_200))
+    story.calls.clear()
+    path = await incident.bundle(log_reader(logged, story), state, tmp_path / ".", chosen)
+    read = unpack(path)
+    for source in logged:
+        lines = read[f"around/{chosen.id}-{source}.log"].splitlines()
+        assert (lines[0].split()[-1], lines[-1].split()[-1]) == ("-120", "60")
+    around = [json.loads(line) for line in read[f"around/{chosen.id}-events.jsonl"].splitlines()]
+    assert chosen.text in [e["text"] for e in around]
+    assert f"around/{chosen.id}-history.json" in read
+    asked = [r for r in story.calls if isinstance(r, ReadHistory)]
+    assert any(r.since <= at - 3_600 and r.until and r.until >= at + 900 for r in asked)
+    assert not [n for n in read if n.startswith("around/") and f"/{chosen.id}-" not in n]
+    assert f"about event {chosen.id} of " in read["about.txt"]
+    assert "server.ready: GPU 3: ready after 40 s" in read["about.txt"]
+
+
+async def test_what_an_issue_wants_is_in_it(tmp_path: Path) -> None:
+    """Versions and the machine, what is not known with why, and command lines one may type."""
+    story = Story(lambda _: None, lambda _: None)
+    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    info = replace(state.infos[0], argv=["python", "-m", "x y", "--api-key", "hunter2"])
+    state = dataclasses.replace(state, infos={0: info})
+    read = unpack(await incident.bundle(story.call, state, tmp_path))
+    assert "torch: 2.9.1" in read["machine/versions.txt"]
+    assert "kernel.log: not known: /dev/kmsg" in read["machine/versions.txt"]
+    assert "  kernel.log: /dev/kmsg" in read["about.txt"]
+    assert "Driver Version" in read["machine/nvidia-smi-q.txt"]
+    assert "python -m 'x y' --api-key" in read["argv.txt"]
+    assert "hunter2" not in "".join(read.values())
+
+
+async def test_the_key_packs_the_event_that_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the Events screen; the whole path of the file is told."""
+    monkeypatch.chdir(tmp_path)
+    async with driven() as one:
+        await one.keys("e", "up", "up")
+        screen = one.app.screen
+        assert isinstance(screen, EventsScreen)
+        chosen = screen.chosen
+        assert chosen is not None
+        await one.keys("I")
+        await one.until(lambda: packed(tmp_path))
+        await one.sees(str(tmp_path)[:20])
+        await one.until(lambda: packed(tmp_path)[0].suffix == ".gz")
+    assert f"about event {chosen.id} of " in unpack(packed(tmp_path)[0])["about.txt"]
