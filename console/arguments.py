@@ -186,8 +186,10 @@ def _run_start(parser: Parser) -> None:
 
 def _requests(word: str) -> int | str:
     """``auto``, or a number from 1 on. Raises ArgumentTypeError."""
+    from remote.protocol import MOST_AT_ONCE
+
     try:
-        return word if word == "auto" else whole(1, 100_000)(word)
+        return word if word == "auto" else whole(1, MOST_AT_ONCE)(word)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, or auto") from None
 

@@ -21,7 +21,16 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 import msgspec
 
 from console import written
-from remote.protocol import ANSWERED, POLICY, AlertSpec, FleetSpec, RunSpec, S3Spec, TargetSpec
+from remote.protocol import (
+    ANSWERED,
+    MOST_AT_ONCE,
+    POLICY,
+    AlertSpec,
+    FleetSpec,
+    RunSpec,
+    S3Spec,
+    TargetSpec,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 Place: TypeAlias = tuple[str, ...]
@@ -286,8 +295,8 @@ def _check_fleet(where: Place, fleet: FleetSpec) -> None:
 
 
 def _check_run(where: Place, run: RunSpec) -> None:
-    if isinstance(run.concurrency, int) and not 1 <= run.concurrency <= _MANY:
-        text = f'"auto" or a number from 1 to {_MANY:,}'
+    if isinstance(run.concurrency, int) and not 1 <= run.concurrency <= MOST_AT_ONCE:
+        text = f'"auto" or a number from 1 to {MOST_AT_ONCE:,}'
         raise _MistakeError((*where, "concurrency"), text, run.concurrency)
     if not 1 <= run.max_tokens <= _MANY:
         raise _MistakeError((*where, "max_tokens"), f"1 to {_MANY:,} are possible", run.max_tokens)

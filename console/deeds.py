@@ -69,6 +69,10 @@ async def do(app: StokerApp, action: Action) -> None:
             save_picture(app)
         case "quit":
             app.exit()
+        case "run.concurrency":
+            from console import at_once
+
+            at_once.ask(app)
         case "chart.in" | "chart.out":
             app.inbox.look(app.lookback.zoom(-1 if action.name == "chart.in" else 1))
         case "chart.back" | "chart.forward":

@@ -11,8 +11,9 @@ from typing import Final, Literal, TypeAlias
 
 from console.model import ON, State, age, told_now
 from console.ram import full_in
-from console.reckon import outliers, silent, waits
+from console.reckon import at_once_cost, outliers, silent, waits
 from console.text import duration, size
+from remote.protocol import Verdict
 
 Level: TypeAlias = Literal["good", "info", "warning", "error"]
 
@@ -75,6 +76,9 @@ def notices(state: State, now: float) -> list[Notice]:
         found.append(Notice("error", progress.problem, "", None, "run.problem"))
     if state.run.alive and progress is not None and progress.status == "paused":
         found.append(Notice("warning", "The run is paused", "run.go", None, "run.paused"))
+    elif state.run.alive and (cost := at_once_cost(state, state.run.concurrency)):
+        text = f"The run is held at {state.run.concurrency} requests at once on each server: {cost}"
+        found.append(Notice("warning", text, "run.concurrency", None, "run.at_once"))
     # A recording has gaps, in which nobody knows whether servers were up and the run alive.
     replay = state.link.state == "replay"
     up = sum(s.state in ON for s in state.servers.values())
@@ -123,13 +127,20 @@ def notices(state: State, now: float) -> list[Notice]:
             )
         if verdict.remedy:
             text = f"{text.rstrip('. ')}. Better: {verdict.remedy}"
-        action = "restart" if verdict.bound_by and verdict.good is not True else ""
+        action = _helps_against(verdict) if verdict.good is not True else ""
         found.append(Notice(level, text, action, None, "verdict"))
     if line := waits(verdict, told_now(state, now)):
         found.append(Notice("info", line, "", None, "verdict.waits"))
     if progress is not None and progress.status == "done":
         found.append(Notice("good", f"Done: {progress.completed:,} completions", "", None, "done"))
     return sorted(found, key=lambda n: _WEIGHT[n.level])
+
+
+def _helps_against(verdict: Verdict) -> str:
+    """Flags help where a server is full; where too little is sent to it, sending more does."""
+    if not verdict.bound_by:
+        return ""
+    return "run.concurrency" if verdict.bound_by.startswith("requests:") else "restart"
 
 
 def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:

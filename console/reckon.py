@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 from console.model import ON, State, told_at, touched
 from console.text import number, percent
@@ -16,6 +16,10 @@ from remote.protocol import Progress, ServerState, Verdict
 
 WARM_S: Final = 30.0
 """A server that serves for less has not filled its slots yet: its throughput says nothing."""
+
+FEW: Final = 0.9
+MANY: Final = 4.0
+"""Requests at once, as shares of a server's slots: below and above, they are worth a question."""
 
 
 def silent(server: ServerState) -> bool:
@@ -224,6 +228,35 @@ def stop_cost(state: State) -> str:
     left = progress.remaining or max(0, progress.total - progress.completed - progress.failed)
     parts.append(f"{left:,} prompts are left")
     return "; ".join(parts)
+
+
+def at_once_cost(state: State, wanted: int | Literal["auto"] | None) -> str:
+    """What so many requests at once on each server come to, where that is far from what the
+    servers can run; empty where it is near, or where nobody knows."""
+    slots = slots_each(state)
+    if not isinstance(wanted, int) or not slots:
+        return ""
+    if wanted < FEW * slots:
+        return (
+            f"a server runs {slots} at once: {slots - wanted} of its slots stay empty, and about "
+            f"{percent(1 - wanted / slots)} of the tokens a second are given up"
+        )
+    if wanted > MANY * slots:
+        return (
+            f"a server runs {slots} at once: {wanted - slots:,} more only wait in each server's "
+            "queue, and what waits too long is sent again"
+        )
+    return ""
+
+
+def slots_each(state: State) -> int | None:
+    """Requests that a server can decode at once: the most common number of those that are up."""
+    known = [
+        info.max_running
+        for gpu, info in state.infos.items()
+        if info.max_running and (server := state.servers.get(gpu)) and server.state in ON
+    ]
+    return max(set(known), key=known.count) if known else None
 
 
 def run_times(state: State) -> tuple[float, float | None] | None:

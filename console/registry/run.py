@@ -82,7 +82,7 @@ RUN: Final[tuple[Action, ...]] = (
         "Run",
         changes=True,
         verb="run resume --concurrency auto",
-        screens=frozenset({"run"}),
+        screens=frozenset({"run", "fleet"}),
         footer=9,
         short="at once",
     ),

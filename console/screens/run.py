@@ -14,7 +14,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
 from console import model
-from console.screens.ask import AskLine
 from console.screens.base import StokerScreen, set_height
 from console.status import disagreements
 from console.text import bar, hours, number, percent, short, size, visible
@@ -30,7 +29,6 @@ from remote.protocol import (
     ReadAnswers,
     ReadBatches,
     ReadMix,
-    RunControl,
 )
 
 if TYPE_CHECKING:
@@ -320,30 +318,6 @@ class RunScreen(StokerScreen):
             case _:
                 return
         super().show()
-
-    async def act(self, name: str) -> bool:
-        """See :class:`StokerScreen`."""
-        if name != "run.concurrency":
-            return False
-        self.app.push_screen(
-            AskLine("Requests in flight on each server", 'a number, or "auto"'), self._set
-        )
-        return True
-
-    def _set(self, text: str | None) -> None:
-        word = (text or "").strip()
-        if not word:
-            return
-        if word != "auto" and not (word.isdecimal() and 0 < int(word) <= 100_000):
-            self.app.say(f"{word!r} is neither a number from 1 on nor auto", "error")
-            return
-        progress = self.app.state.progress
-        paused = progress is not None and progress.status == "paused"
-        request = RunControl(
-            do="pause" if paused else "resume",
-            concurrency="auto" if word == "auto" else int(word),
-        )
-        self.app.spawn(self.app.outbox.send(request))
 
     def action_roll(self, by: int) -> None:
         """Scroll."""

@@ -151,8 +151,10 @@ class Actions:
         return Done(text)
 
     async def _run_control(self, request: RunControl, who: str) -> Result:
-        action = self._owner.journal.began(who, f"run {request.do}")
         run = self._owner.run
+        turned = request.concurrency is not None and run.does(request.do)
+        what = "run concurrency" if turned else f"run {request.do}"
+        action = self._owner.journal.began(who, what)
         try:
             if request.do == "resume" and not run.alive:
                 return await self._run_start(RunStart(spec=self._owner.known_spec), who)
@@ -161,7 +163,7 @@ class Actions:
             self._owner.journal.ended(action, f"refused: {error}")
             raise
         self._owner.journal.ended(action, text)
-        self._owner.emit("action", f"run {request.do}: {text}", who=who)
+        self._owner.emit("action", f"{what}: {text}", who=who)
         if request.do == "resume":
             fleet = await self._owner.fleet()
             self._owner.first_minute.soon(

@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,7 @@ from remote.generate import control, layout, lock
 from remote.generate.control import Control
 from remote.generate.records import RunFile
 from remote.paths import Workspace
-from remote.protocol import Progress, RunSpec, RunState, TargetSpec
+from remote.protocol import MOST_AT_ONCE, Progress, RunSpec, RunState, TargetSpec
 
 FRESH_S = 30.0
 """A progress file that changed within this time has a living writer."""
@@ -40,6 +40,15 @@ LATELY_S = 900.0
 HOLDER_S = 3.0
 EARLY_S = 10.0
 """For so long a start waits for the run's first word or its early end."""
+
+Order: TypeAlias = Literal["run", "pause", "drain", "stop"]
+
+_ORDERED: Final[Mapping[Order, str]] = {
+    "pause": "paused: nothing new is sent, what is in flight may end",
+    "run": "resumed",
+    "drain": "draining: what is in flight may end, then the run leaves",
+    "stop": "stopping: what is in flight is ended and will be sent again",
+}
 
 
 class Run:
@@ -105,6 +114,7 @@ class Run:
             progress=self.progress,
             foreign=self.foreign,
             exit=None if self._alive else self.exit,
+            concurrency=self.control.concurrency,
             began=self._began[1] if self._began is not None else None,
         )
 
@@ -405,18 +415,26 @@ class Run:
             raise RequestError(self._leaving())
         if do == "resume" and self.control.dispatch == "run" and concurrency is None:
             return "the run is not paused: it goes on"
-        order: Literal["run", "pause", "drain", "stop"] = "run" if do == "resume" else do
+        order, before = _order(do), self.control.concurrency
         fields: dict[str, Any] = {"dispatch": order, "seal": seal}
+        stays = self.does(do)
+        at_once = ""
         if concurrency is not None:
+            if concurrency != "auto" and not 1 <= concurrency <= MOST_AT_ONCE:
+                raise RequestError(
+                    f"concurrency {concurrency}: auto, or 1 to {MOST_AT_ONCE:,} a server", "usage"
+                )
             fields["concurrency"] = concurrency
+            at_once = f"requests at once on each server: {concurrency} (before: {before})"
         self._orders.set(**fields)
         await self.written()
-        return {
-            "pause": "paused: nothing new is sent, what is in flight may end",
-            "resume": "resumed",
-            "drain": "draining: what is in flight may end, then the run leaves",
-            "stop": "stopping: what is in flight is ended and will be sent again",
-        }[do]
+        if at_once and stays:
+            return at_once
+        return "; ".join(filter(None, (_ORDERED[order], at_once)))
+
+    def does(self, do: Literal["pause", "resume", "drain", "stop"]) -> bool:
+        """Whether that is what it was told last."""
+        return self._alive and self.control.dispatch == _order(do)
 
     def _leaving(self) -> str:
         """What a run that was told to leave answers to other orders."""
@@ -426,6 +444,10 @@ class Run:
     def close(self) -> None:
         """Leave it as it is; the next agent looks after it."""
         self._let_lie()
+
+
+def _order(do: Literal["pause", "resume", "drain", "stop"]) -> Order:
+    return "run" if do == "resume" else do
 
 
 def how(status: int | None) -> str:

@@ -89,6 +89,7 @@ from remote.protocol.snapshot import Snapshot
 from remote.protocol.swaps import Epoch, InFlight, StepName, StepState, Swap, SwapStep
 from remote.protocol.target import (
     ANSWERED,
+    MOST_AT_ONCE,
     POLICY,
     AlertSpec,
     Flags,
@@ -105,6 +106,7 @@ __all__ = [
     "CARD_SERIES",
     "HEARTBEAT_S",
     "MAX_LINE",
+    "MOST_AT_ONCE",
     "POLICY",
     "READ_ONLY",
     "SERIES",

@@ -96,5 +96,7 @@ class RunState(Struct, frozen=True):
     progress: Progress | None = None
     foreign: bool = False
     exit: int | None = None
+    concurrency: int | Literal["auto"] = "auto"
+    """Requests at once on each server, as it was told; ``auto`` follows their slots."""
     began: float | None = None
     """When its directory was begun, sessions and pauses ago."""

@@ -48,6 +48,11 @@ POLICY = re.compile(r"keep|set-aside|retry:[1-9]\d?")
 seed, so many times at most."""
 
 
+MOST_AT_ONCE = 4_096
+"""Requests in flight on one server that may be wanted: more than any server decodes at once, and
+few enough for sockets and file descriptors of eight."""
+
+
 class RunSpec(Struct, frozen=True):
     """``[run]``: what the generation does. Paths are relative to the workspace."""
 

@@ -189,7 +189,7 @@ def test_what_a_server_says_cannot_move_the_cursor(capsys: pytest.CaptureFixture
         ("restart --strategy fast", "--strategy: invalid choice: 'fast'"),
         ("run", "stoker run: the following arguments are required: start|pause|"),
         ("run halt", "stoker run: start|pause|resume|stop|retry-failed: invalid choice: 'halt'"),
-        ("run resume --concurrency 0", "'0': a whole number from 1 to 100,000 is needed, or auto"),
+        ("run resume --concurrency 0", "'0': a whole number from 1 to 4,096 is needed, or auto"),
         ("status --jsn", "stoker status: --jsn: not known here (did you mean --json?); "),
         ("status a b", "stoker status: b: not known here; `stoker status --help` shows"),
         ("--config", "stoker: --config: expected one argument; `stoker --help`"),

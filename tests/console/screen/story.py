@@ -14,7 +14,7 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -189,6 +189,7 @@ class Story:
         """Whether somebody has promoted the canary."""
         self.status: Any = "running"
         self.alive = True
+        self.concurrency: int | Literal["auto"] = "auto"
         self.done = 9_871.0
         self.total = 193_010
         self.tokens = self.done * 2_711
@@ -509,6 +510,7 @@ class Story:
                 "expansion_completions",
                 "expansion_prompts.jsonl",
                 progress,
+                concurrency=self.concurrency,
             ),
             epochs=list(self.epochs),
             swap=self.swap,
@@ -671,6 +673,7 @@ class Story:
                 flags = self.epochs[-2].flags
                 return self.restart(Restart(self.spec, flags, dry_run=dry))
             case RunControl(do=do):
+                self.concurrency = request.concurrency or self.concurrency
                 self.status = {"pause": "paused", "resume": "running"}.get(do, "stopped")
                 self.alive = do in ("pause", "resume")
                 return Done(f"the run is {self.status}")

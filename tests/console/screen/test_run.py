@@ -160,3 +160,35 @@ async def test_requests_at_once_are_set_by_key() -> None:
         await one.keys("enter")
         await one.until(lambda: len(one.sent(RunControl)) == 3)
         assert one.sent(RunControl)[2] == RunControl(do="pause", concurrency="auto")
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [("3", "slots stay empty"), ("4000", "only wait in each server's queue")]
+)
+async def test_far_too_few_or_many_at_once_are_asked_about(number: str, says: str) -> None:
+    """With what it comes to, from any screen that has the key; no sends nothing."""
+    async with driven() as one:
+        await one.keys("C")
+        await one.sees("now auto, a server runs 37")
+        await one.write(number)
+        await one.keys("enter")
+        await one.sees(says)
+        await one.sees(f"run resume --concurrency {number}")
+        await one.keys("n")
+        assert one.sent(RunControl) == []
+        await one.keys("C")
+        await one.write(number)
+        await one.keys("enter", "y")
+        await one.until(lambda: one.sent(RunControl))
+        assert one.sent(RunControl) == [RunControl(do="resume", concurrency=int(number))]
+
+
+async def test_a_run_held_at_few_requests_says_so_with_the_key() -> None:
+    """As long as it is so."""
+    async with driven() as one:
+        one.story.concurrency = 3
+        one.story.tell()
+        await one.sees("held at 3 requests at once on each server: a server runs 37")
+        one.story.concurrency = "auto"
+        one.story.tell()
+        await one.until(lambda: "held at 3" not in one.screen())

@@ -353,6 +353,16 @@ async def test_a_swap_that_an_agent_left_is_finished_by_the_next(site: Site) -> 
 
     # Stopped on purpose it stays stopped, and resumes when told to.
     await site.until(lambda s: s.run.alive and completed(s) >= 20)
+    told = await site.done(RunControl(do="resume", concurrency=3))
+    assert told == "requests at once on each server: 3 (before: auto)"
+    shown = await site.until(lambda s: s.run.concurrency == 3)
+    refused = await site.ask(RunControl(do="resume", concurrency=100_000))
+    assert isinstance(refused, Failure)
+    assert "auto, or 1 to 4,096" in refused.text
+    assert "before: 3" in await site.done(RunControl(do="resume", concurrency="auto"))
+    said = [e for e in await site.events() if e.text.startswith("run concurrency: ")]
+    assert [e.kind for e in said] == ["action", "action"]
+    assert all(e.who for e in said)
     assert "stopping" in await site.done(RunControl(do="stop"))
     shown = await site.until(lambda s: not s.run.alive)
     assert shown.run.began is not None
