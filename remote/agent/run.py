@@ -22,6 +22,7 @@ from remote.agent import launching
 from remote.agent.launching import RunLaunch
 from remote.agent.orders import Orders
 from remote.agent.serve import RequestError
+from remote.agent.uploads import Uploads
 from remote.bridge import last_line
 from remote.fleet.outside import Dispatch
 from remote.fleet.records import Folder
@@ -81,6 +82,7 @@ class Run:
         self._died: float | None = None
         self._revived: list[float] = []
         self._reviving: asyncio.Task[None] | None = None
+        self._uploads = Uploads()
 
     # --- what is known ---
 
@@ -194,7 +196,9 @@ class Run:
     async def look(self, *, quiet: bool = False) -> None:
         """Once a second: is it alive, what does it say."""
         was, message = self._alive and not self.foreign, self._message
-        await asyncio.to_thread(self._observe)
+        uploaded = await asyncio.to_thread(self._observe)
+        if uploaded:
+            self._emit("s3.uploaded", uploaded)
         if quiet:
             self._message = self.progress.message if self.progress else ""
             return
@@ -292,7 +296,8 @@ class Run:
         last = ended.ended if ended else self.progress.time if self.progress else running.began
         return time.time() - last < LATELY_S
 
-    def _observe(self) -> None:
+    def _observe(self) -> str:
+        """Take in what is there; returns a line on files that have reached the bucket."""
         launch = self.launch.launch if self.launch else ""
         running, ended = self._records.running(launch), self._records.exit(launch)
         main = running.identity if running else None
@@ -304,6 +309,7 @@ class Run:
         if not alive:
             self.foreign = self._foreign()
         self._alive = alive or self.foreign
+        return self._uploads.look(self.output, self.progress)
 
     def _read_progress(self) -> None:
         path = self.output / layout.PROGRESS
