@@ -34,7 +34,7 @@ def account(seen: Seen, state: State, events: Sequence[Event]) -> list[Notice]:
         eta_at=reckon.eta(state, now).at,
         words=since.Words(lambda at: moment(at, now), duration),
     )
-    return [Notice(one.level, one.text, one.about) for one in found]
+    return [Notice(one.level, one.text, one.about, one.gpu, since=one.time) for one in found]
 
 
 def seen_now(state: State) -> Seen:

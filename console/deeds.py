@@ -128,11 +128,24 @@ def show_notices(app: StokerApp, title: str, found: list[Notice]) -> None:
     """A panel of them; the key beside one goes on with its action."""
     from console.screens.away import AwayScreen
 
-    def left(action: str | None) -> None:
-        if action:
-            app.spawn(app.action_act(action))
+    def left(chosen: str | Notice | None) -> None:
+        if isinstance(chosen, Notice):
+            app.spawn(logs_at(app, chosen.gpu, chosen.since or None))
+        elif chosen:
+            app.spawn(app.action_act(chosen))
 
     app.push_screen(AwayScreen(title, found), left)
+
+
+async def logs_at(app: StokerApp, gpu: int | None, at: float | None) -> None:
+    """The logs around a moment, or the newest lines; of a server, or side by side."""
+    from console.screens.logs import LogsScreen
+
+    app.focus_gpu = gpu
+    await app.targets.go("logs")
+    screen = app.screen
+    if at is not None and isinstance(screen, LogsScreen):
+        screen.show_at(at)
 
 
 async def pack_incident(app: StokerApp) -> None:

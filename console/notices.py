@@ -13,7 +13,7 @@ from console.model import ON, State, age, told_now
 from console.ram import full_in
 from console.reckon import at_once_cost, outliers, silent, waits
 from console.text import duration, size
-from remote.protocol import Verdict
+from remote.protocol import Flags, Verdict
 
 Level: TypeAlias = Literal["good", "info", "warning", "error"]
 
@@ -27,6 +27,8 @@ class Notice:
     action: str = ""
     gpu: int | None = None
     code: str = ""
+    since: float = 0.0
+    """Since when it is so, on the agent's clock; 0 where nobody knows."""
 
 
 SILENT_S: Final = 15.0
@@ -40,37 +42,71 @@ _WEIGHT: Final[dict[Level, int]] = {"error": 0, "warning": 1, "info": 2, "good":
 
 def notices(state: State, now: float) -> list[Notice]:
     """What is wrong, worst first, then what is worth knowing; empty where nothing stands out."""
-    found: list[Notice] = []
+    found = _link(state, now)
+    if state.received is None:
+        if not found:  # nothing is known, which is not the same as nothing being wrong
+            link = state.link
+            doing = link.text if link.state == "connecting" and link.text else link.state
+            found.append(Notice("info", f"{doing} …", "", None, "link"))
+        return found
+    found += _down(state, "failed", "it ended without a word", "up")
+    found += _down(state, "stalled", "no token is produced", "restart")
+    found += _silent(state, now)
+    found += _away(state, now)
+    found += _alerts(state, " ".join(n.text for n in found))
+    found += _run(state, " ".join(n.text for n in found))
+    found += _memory(state)
+    found += _odd_ones(state)
+    found += _verdict(state, [n.code for n in found])
+    if line := waits(_standing(state), told_now(state, now)):
+        found.append(Notice("info", line, "", None, "verdict.waits"))
+    progress = state.progress
+    if progress is not None and progress.status == "done":
+        found.append(Notice("good", f"Done: {progress.completed:,} completions", "", None, "done"))
+    return sorted(found, key=lambda n: _WEIGHT[n.level])
+
+
+def _link(state: State, now: float) -> list[Notice]:
     link = state.link
     if link.state in ("failed", "reconnecting", "closed"):
         old = age(state, now)
         shown = "" if old is None else f"; what is shown is {duration(old)} old"
         helps = "deploy" if "deploy" in link.text else ""
-        found.append(Notice("error", f"{link.text or link.state}{shown}", helps, None, "link"))
-    elif link.state == "read-only":
+        return [Notice("error", f"{link.text or link.state}{shown}", helps, None, "link")]
+    if link.state == "read-only":
         text = link.text or "this console may only look"
         helps = "deploy" if "deploy" in text else ""
-        found.append(Notice("warning", text, helps, None, "link"))
-    if state.received is None:
-        if not found:  # nothing is known, which is not the same as nothing being wrong
-            doing = link.text if link.state == "connecting" and link.text else link.state
-            found.append(Notice("info", f"{doing} …", "", None, "link"))
-        return found
+        return [Notice("warning", text, helps, None, "link")]
+    return []
 
-    found += _down(state, "failed", "it ended without a word", "up")
-    found += _down(state, "stalled", "no token is produced", "restart")
-    found += _silent(state, now)
-    found += _away(state, now)
 
-    shown = " ".join(n.text for n in found)
+def _alerts(state: State, shown: str) -> list[Notice]:
+    """What the agent says is wrong, where ``shown`` does not say it already; to the ETA belongs
+    what mends it."""
     covered = ("server.failed.", "server.stalled.", "run.problem")
-    hot = {int(a.code[4:]) for a in state.alerts if a.code[:4] == "hot." and a.code[4:].isdigit()}
-    found += [
-        Notice(alert.level, alert.text, _HELPS.get(alert.code, ""), None, alert.code)
+    change = _better(_standing(state))
+    return [
+        Notice(
+            alert.level,
+            f"{alert.text}. {change}" if change and alert.code == "eta" else alert.text,
+            _HELPS.get(alert.code, ""),
+            _gpu_of(alert.code),
+            alert.code,
+            alert.since,
+        )
         for alert in state.alerts
         if alert.text and alert.text not in shown and not alert.code.startswith(covered)
     ]
 
+
+def _gpu_of(code: str) -> int | None:
+    """``hot.3`` is of GPU 3."""
+    number = code.rpartition(".")[2]
+    return int(number) if number.isdigit() else None
+
+
+def _run(state: State, shown: str) -> list[Notice]:
+    found: list[Notice] = []
     progress = state.progress
     if progress is not None and progress.problem and progress.problem not in shown:
         found.append(Notice("error", progress.problem, "", None, "run.problem"))
@@ -85,62 +121,79 @@ def notices(state: State, now: float) -> list[Notice]:
     if not up and (state.servers if replay else state.numbers):
         found.append(Notice("warning", "No server is up", "up", None, "fleet.down"))
     elif not state.run.alive and not state.run.foreign and not (replay and progress is None):
-        left = progress is None or progress.status != "done"
-        if left:
-            ended = "" if state.run.exit in (None, 0, 130) else f" (it ended with {state.run.exit})"
-            found.append(
-                Notice("warning", f"No run is generating{ended}", "run.go", None, "run.none")
-            )
+        ended = "" if state.run.exit in (None, 0, 130) else f" (it ended with {state.run.exit})"
+        none = Notice("warning", f"No run is generating{ended}", "run.go", None, "run.none")
+        found += [none] if progress is None or progress.status != "done" else []
+    return found
 
+
+def _memory(state: State) -> list[Notice]:
     host = state.host
-    if (soon := full_in(state.ram, host.memory_total)) is not None and host.memory_used:
-        lasts, grows = soon
-        found.append(
-            Notice(
-                "warning",
-                f"RAM runs out in {duration(lasts)}: {size(host.memory_used)} of "
-                f"{size(host.memory_total)} in use, {size(grows * 3600)} more each hour",
-                "",
-                None,
-                "ram",
-            )
-        )
+    soon = full_in(state.ram, host.memory_total)
+    if soon is None or not host.memory_used:
+        return []
+    lasts, grows = soon
+    text = (
+        f"RAM runs out in {duration(lasts)}: {size(host.memory_used)} of "
+        f"{size(host.memory_total)} in use, {size(grows * 3600)} more each hour"
+    )
+    return [Notice("warning", text, "", None, "ram")]
 
-    found += [
+
+def _odd_ones(state: State) -> list[Notice]:
+    hot = {int(a.code[4:]) for a in state.alerts if a.code[:4] == "hot." and a.code[4:].isdigit()}
+    odd_ones = [o for o in outliers(state) if o.metric != "temperature_c" or o.gpu not in hot]
+    return [
         Notice("warning", odd.text, "logs", odd.gpu, f"outlier.{odd.metric}")
-        for odd in [o for o in outliers(state) if o.metric != "temperature_c" or o.gpu not in hot][
-            :3
-        ]
+        for odd in odd_ones[:3]
     ]
 
-    # What the run would have come to says nothing once it is not at work.
-    verdict = state.verdict if state.run.alive or state.run.foreign or replay else None
-    outdated = verdict is not None and bool(state.epochs) and verdict.time < state.epochs[-1].since
-    if verdict is not None and not outdated and (verdict.text or verdict.bound_by):
-        level: Level = "good" if verdict.good else "info" if verdict.good is None else "warning"
-        text = verdict.text
-        if verdict.bound_by and verdict.bound_by.casefold() not in text.casefold():
-            text = (
-                f"{text.rstrip('. ')}. Held back by {verdict.bound_by}"
-                if text
-                else (f"Held back by {verdict.bound_by}")
-            )
-        if verdict.remedy:
-            text = f"{text.rstrip('. ')}. Better: {verdict.remedy}"
-        action = _helps_against(verdict) if verdict.good is not True else ""
-        found.append(Notice(level, text, action, None, "verdict"))
-    if line := waits(verdict, told_now(state, now)):
-        found.append(Notice("info", line, "", None, "verdict.waits"))
-    if progress is not None and progress.status == "done":
-        found.append(Notice("good", f"Done: {progress.completed:,} completions", "", None, "done"))
-    return sorted(found, key=lambda n: _WEIGHT[n.level])
+
+def _standing(state: State) -> Verdict | None:
+    """The verdict, where it is one on what is at work now."""
+    verdict = state.verdict
+    at_work = state.run.alive or state.run.foreign or state.link.state == "replay"
+    if verdict is None or not at_work:
+        return None
+    outdated = bool(state.epochs) and verdict.time < state.epochs[-1].since
+    return None if outdated else verdict
+
+
+def proposed(state: State) -> Flags:
+    """The change of flags that would help what is at work now; False takes one out."""
+    verdict = _standing(state)
+    return verdict.remedy_flags if verdict is not None and verdict.good is not True else {}
+
+
+def _better(verdict: Verdict | None) -> str:
+    """What to do about it."""
+    return f"Better: {verdict.remedy}" if verdict is not None and verdict.remedy else ""
+
+
+def _verdict(state: State, codes: list[str]) -> list[Notice]:
+    """What the first minute came to; what would mend it stands with the alert of the ETA, where
+    that is among ``codes``."""
+    verdict = _standing(state)
+    if verdict is None or not (verdict.text or verdict.bound_by):
+        return []
+    level: Level = "good" if verdict.good else "info" if verdict.good is None else "warning"
+    parts = [verdict.text.rstrip(". ")] if verdict.text else []
+    if verdict.bound_by and verdict.bound_by.casefold() not in verdict.text.casefold():
+        parts.append(f"Held back by {verdict.bound_by}")
+    helps = "" if verdict.good is True else _helps_against(verdict)
+    if "eta" in codes and helps == "restart":
+        helps = ""
+    elif change := _better(verdict):
+        parts.append(change)
+    text = ". ".join(parts) if len(parts) > 1 else verdict.text or parts[0]
+    return [Notice(level, text, helps, None, "verdict", verdict.time)]
 
 
 def _helps_against(verdict: Verdict) -> str:
     """Flags help where a server is full; where too little is sent to it, sending more does."""
-    if not verdict.bound_by:
-        return ""
-    return "run.concurrency" if verdict.bound_by.startswith("requests:") else "restart"
+    if verdict.bound_by.startswith("requests:"):
+        return "run.concurrency"
+    return "restart" if verdict.bound_by or verdict.remedy else ""
 
 
 def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:
@@ -149,6 +202,7 @@ def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:
     for gpu, server in sorted(state.servers.items()):
         if server.state == status:
             causes.setdefault(server.cause or unsaid, []).append(gpu)
+    since = {alert.code: alert.since for alert in state.alerts}
     return [
         Notice(
             "error",
@@ -156,6 +210,7 @@ def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:
             action,
             gpus[0] if len(gpus) == 1 else None,
             f"server.{status}",
+            min(since.get(f"server.{status}.{gpu}", 0.0) for gpu in gpus),
         )
         for cause, gpus in causes.items()
     ]
@@ -183,7 +238,7 @@ def _silent(state: State, now: float) -> list[Notice]:
         they = "it is" if len(mute) == 1 else "they are"
         text += f"; {they} restarted after {duration(max(ends))} of it"
     gpu = mute[0][0] if len(mute) == 1 else None
-    return [Notice("warning", text, "logs", gpu, "server.silent")]
+    return [Notice("warning", text, "logs", gpu, "server.silent", since)]
 
 
 def _away(state: State, now: float) -> list[Notice]:
@@ -207,7 +262,8 @@ def _away(state: State, now: float) -> list[Notice]:
         f"{len(late)} of {len(state.numbers)} servers give nothing: GPU "
         f"{', '.join(str(gpu) for gpu, _ in late)} {phases} for {duration(longest)}"
     )
-    return [Notice("warning", text, "logs", late[0][0] if len(late) == 1 else None, "fleet.away")]
+    gpu = late[0][0] if len(late) == 1 else None
+    return [Notice("warning", text, "logs", gpu, "fleet.away", now - longest)]
 
 
 _HELPS: Final[Mapping[str, str]] = {

@@ -133,6 +133,9 @@ def waits(verdict: Verdict | None, now: float) -> str:
 
 # --- How far, how fast, when done ---
 
+ENDED: Final = ("done", "stopped", "failed")
+"""States of a run that has no end to come any more."""
+
 
 @dataclass(frozen=True)
 class Eta:
@@ -160,7 +163,8 @@ def eta(state: State, told: float | None = None) -> Eta:
     length, and, once an hour of the run is behind, its overall rate.
     """
     progress = state.progress
-    if progress is None or progress.status == "done":
+    at_work = state.run.alive or state.run.foreign
+    if progress is None or progress.status in ENDED or not at_work:
         return Eta()
     left = progress.remaining or max(0, progress.total - progress.completed - progress.failed)
     guesses: list[float] = []

@@ -25,9 +25,13 @@ STYLE: Final = {
 """Of each word that :func:`word` says; anything else is ``bad``."""
 
 
+HELD: Final = ("paused", "draining")
+"""Of a run at work whose end moves as long as it is so."""
+
+
 def word(state: model.State, progress: Progress) -> str:
     """What the run is: its status, unless that is an old one of a process that is gone."""
-    ended = progress.status in ("done", "stopped", "failed")
+    ended = progress.status in reckon.ENDED
     return progress.status if state.run.alive or ended else "not running"
 
 
@@ -47,9 +51,11 @@ def when(state: model.State, progress: Progress, now: float) -> list[Part]:
         since = [(" since ", "dim"), (last, "text")] if last != UNKNOWN else []
         who = _stopped_by(state)
         by = [(f" by {who}", "dim")] if who and progress.status == "stopped" else []
-        return [(said, f"bold {STYLE.get(said, 'bad')}"), *since, *by]
+        took = [(f" after {hours(progress.elapsed_hours)}", "dim")]
+        took = took if progress.elapsed_hours else []
+        return [(said, f"bold {STYLE.get(said, 'bad')}"), *since, *by, *took]
     estimate = reckon.eta(state)
-    if estimate.hours is None:
+    if estimate.hours is None or progress.status in HELD:
         return []
     over = state.target.alerts.eta_hours_over if state.target else None
     tone = "bold bad" if over is not None and estimate.hours > over else "bold strong"

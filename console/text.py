@@ -116,6 +116,17 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+def gpu_time(seconds: float | None) -> str:
+    """Time summed over GPUs, as no clock shows it: ``10 GPU-min``, ``12.4 GPU-h``."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 59.5:
+        return f"{seconds:.0f} GPU-s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} GPU-min"
+    return f"{number(seconds / 3600, 1 if seconds < 100 * 3600 else 0)} GPU-h"
+
+
 def hours(value: float | None) -> str:
     """Hours as an operator says them: ``0.4 h``, ``9.8 h``, ``208 h``."""
     if value is None or not math.isfinite(value):

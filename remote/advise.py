@@ -324,6 +324,14 @@ def remedy(advice: Advice) -> str:
     return f"{_change(best, '', 'without ')}: {_gives(best)}"
 
 
+def remedy_flags(advice: Advice) -> Flags:
+    """The same as flags; False takes one out."""
+    if not advice.proposals:
+        return {}
+    best = advice.proposals[0]
+    return {**best.set, **dict.fromkeys(best.unset, False)}
+
+
 def _change(one: Proposal, put: str, out: str) -> str:
     return " ".join(
         [f"{put}{name}={flags.text(value)}" for name, value in one.set.items()]

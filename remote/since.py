@@ -45,6 +45,10 @@ class Told:
     level: Level
     text: str
     about: str = ""
+    gpu: int | None = None
+    """The server that it is about, where it is one."""
+    time: float = 0.0
+    """When it was; 0 where it is no moment."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ def _deaths(events: Sequence[Event]) -> list[Told]:
             each = ", ".join(
                 f"GPU {gpu}" + (f" ×{n}" if counted and n > 1 else "") for gpu, n in gpus.items()
             )
-            found.append(Told("error", f"{gpus.total()} {what}: {each}", "events"))
+            last = max(e.time for e in events if e.kind == kind and e.gpu is not None)
+            only = next(iter(gpus)) if len(gpus) == 1 else None
+            found.append(Told("error", f"{gpus.total()} {what}: {each}", "events", only, last))
     restarts = sum(e.kind == "server.restart" for e in events)
     if restarts:
         found.append(Told("warning", f"{restarts} restarts by the agent itself", "events"))
@@ -107,7 +113,8 @@ def _alerts(events: Sequence[Event], words: Words) -> list[Told]:
     lost = [e for e in events if e.kind == UNWATCHED]
     found += [Told("warning", f"{words.moment(e.time)} {e.text}", "events") for e in lost[-3:]]
     return found + [
-        Told("error", f"{words.moment(e.time)} {e.text}", "events") for e in others[-3:]
+        Told("error", f"{words.moment(e.time)} {e.text}", "events", e.gpu, e.time)
+        for e in others[-3:]
     ]
 
 

@@ -188,12 +188,13 @@ def _text(
 ) -> str:
     parts = []
     if rate is not None and hours is not None:
-        basis = "mean" if measured else "expected"
-        parts.append(f"{rate:.2f}/s, ETA {duration(hours)} ({expected:.0f} tokens {basis})")
+        basis = "" if measured else " expected"
+        text = f"{rate:.2f} prompts/s, ETA {duration(hours)}"
+        parts.append(f"{text} at {expected:,.0f} tokens an answer{basis}")
     if over:
         parts.append("TOO LONG")
     if per_gpu is not None:
-        parts.append(f"{per_gpu:.0f} tok/s a GPU" + (f" on {slots} slots" if slots else ""))
+        parts.append(f"{per_gpu:,.0f} tok/s a GPU" + (f" on {slots} slots" if slots else ""))
     if compared:
         parts.append(compared)
     if bound:

@@ -16,7 +16,7 @@ RUN: Final[tuple[Action, ...]] = (
         "Run",
         changes=True,
         verb="run start",
-        footer=4,
+        footer=2,
     ),
     Action(
         "run.pause",
@@ -26,7 +26,7 @@ RUN: Final[tuple[Action, ...]] = (
         "Run",
         changes=True,
         verb="run pause",
-        footer=5,
+        footer=3,
         request=lambda spec, gpus: RunControl(do="pause"),
     ),
     Action(

@@ -16,7 +16,7 @@ from console import model, saved
 from console.presets import Recipe, Start, starts
 from console.screens.ask import AskLine
 from console.screens.base import StokerScreen, set_height
-from console.text import UNKNOWN, duration, moment, number, percent, visible
+from console.text import gpu_time, moment, number, percent, visible
 from console.widgets.flag_table import FlagTable
 from console.widgets.paint import Line, Painted, Part, clip, cut, pad, spread
 from remote.protocol import Epoch, FlagValue
@@ -31,7 +31,7 @@ _HEAD = (
     ("slots", 7),
     ("mamba", 7),
     ("kv", 6),
-    ("busy", 8),
+    ("measured", 12),
 )
 _WIDE = 1 + sum(wide for _, wide in _HEAD) + 1
 
@@ -53,7 +53,7 @@ def epoch_line(state: model.State, epoch: Epoch, chosen: bool, now: float, width
         (pad(number(epoch.max_running), 7, ">"), "text"),
         (pad(percent(epoch.mamba_usage), 7, ">"), "text"),
         (pad(percent(epoch.kv_usage), 6, ">"), "text"),
-        (pad(duration(epoch.seconds) if epoch.seconds else UNKNOWN, 8, ">"), "dim"),
+        (pad(gpu_time(epoch.seconds or None), 12, ">"), "dim"),
         ("  ", "text"),
     ]
     if star:

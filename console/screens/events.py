@@ -13,9 +13,9 @@ from textual.app import ComposeResult
 from textual.message import Message
 
 from console.clocks import stamp_at
+from console.deeds import logs_at
 from console.model import MAX_EVENTS, agent_now
 from console.screens.base import StokerScreen
-from console.screens.logs import LogsScreen
 from console.sift import Filter
 from console.text import short
 from console.widgets.filter_line import FilterLine
@@ -206,11 +206,7 @@ class EventsScreen(StokerScreen):
         if event is None:
             self.app.say("there is no event here")
             return
-        self.app.focus_gpu = event.gpu
-        await self.app.targets.go("logs")
-        screen = self.app.screen
-        if isinstance(screen, LogsScreen):
-            screen.show_at(event.time)
+        await logs_at(self.app, event.gpu, event.time)
 
     def on_event_pane_older(self) -> None:
         """Fetch what is before the first one held."""

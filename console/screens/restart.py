@@ -18,6 +18,7 @@ from console import flags as flag_rules
 from console import model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
+from console.notices import proposed
 from console.text import visible
 from console.watch import Watch
 from console.widgets.flag_table import FlagTable
@@ -172,7 +173,17 @@ class RestartScreen(ModalScreen[None]):
             box.border_subtitle = f"{changes} changed" if changes else "nothing changed yet"
             line.display = True
             line.placeholder = "flag=value   (-flag takes one out; words search all flags)"
-            self.say_keys("tab completes  ↑↓ choose  enter edits (empty line: plans)  esc leaves")
+            change = (
+                ""
+                if line.value
+                else "  ".join(
+                    f"-{n}" if v is None else f"{n}={model.flag_text(v)}"
+                    for n, v in self.proposed().items()
+                )
+            )
+            first = f"tab takes what is proposed: {change}\n" if change else ""
+            words = "↑↓ choose  enter edits (empty line: plans)  esc leaves"
+            self.say_keys(f"{first}{'' if change else 'tab completes  '}{words}")
         else:
             rows = len(self.plan_lines(max(40, self.app.size.width - 8)))
             plan.styles.height = max(1, min(most, rows))
@@ -328,6 +339,11 @@ class RestartScreen(ModalScreen[None]):
             by = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10}[key]
             table.move(by)
             return True
+        if key == "tab" and not line.value and (change := self.proposed()):
+            self.edits |= change
+            self.plans.clear()
+            self.refit()
+            return True
         if key == "tab":
             row = table.chosen
             completed = flag_rules.complete(line.value, self.after, self.target.book)
@@ -338,6 +354,13 @@ class RestartScreen(ModalScreen[None]):
                 line.cursor_position = len(completed)
             return True
         return False
+
+    def proposed(self) -> dict[str, FlagValue | None]:
+        """What the verdict proposes and is not edited so yet."""
+        change = proposed(self.target.state).items()
+        wanted = {name: None if value is False else value for name, value in change}
+        left = {n: v for n, v in wanted.items() if self.edits.get(n, self) != v}
+        return {n: v for n, v in left.items() if self.before.get(n) != v}
 
     def _plan_key(self, key: str) -> bool:
         servers = len(self.scope)

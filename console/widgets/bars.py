@@ -126,10 +126,15 @@ MORE_GROUPS: Mapping[str, tuple[str, ...]] = {"run": ("Fleet",), "config": ("Fle
 """Those that its key line has as well where there is room."""
 
 
+WORDS_SHARE = 0.6
+"""Of the line, so much may go to the words of other screens."""
+
+
 class KeyBar(Painted):
     """The keys that do something here, the screen's own first; a click does the same.
 
-    Where not all words fit, going to another screen is told by its letters alone.
+    Where not all words fit, the screen's last ones are left out, told by ``?``; on a terminal too
+    narrow for words, going to another screen is told by its letters alone.
     """
 
     app: StokerApp
@@ -176,11 +181,15 @@ class KeyBar(Painted):
             for action in (*own, *away, *others):
                 self._put(line, action, room)
             return [spread(line, tail, width)]
-        letters = sum(len(key_name(a.keys[0])) + 1 for a in away)
+        wide = sum(len(key_name(a.keys[0]) + a.label) + 3 for a in away)
+        words = wide <= room * WORDS_SHARE
+        keep = wide if words else sum(len(key_name(a.keys[0])) + 1 for a in away)
         for action in own:
-            self._put(line, action, room - letters)
+            self._put(line, action, room - keep + 2)
         for action in away:
-            self._put(line, action, room + 1, word=False)
+            self._put(line, action, room + 2, word=words)
+        text, style = line[-1]
+        line[-1] = (text.rstrip(), style)  # its gap to the next key is not to be cut
         return [spread(line, tail, width)]
 
     def _put(self, line: list[Part], action: Action, room: int, *, word: bool = True) -> None:

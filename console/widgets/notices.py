@@ -27,46 +27,54 @@ def notice_lines(found: list[Notice], width: int, height: int) -> list[Line]:
     """As many notices as fit, worst first, each wrapped; the count of the others at the end."""
     if not found:
         return [[("✔ ", "good"), ("nothing stands out", "dim")]]
-    blocks: list[list[Line]] = []
-    for notice in found:
-        sign, style = _SIGNS[notice.level]
-        key: list[Part] = []
-        if action := BY_NAME.get(notice.action):
-            # A digit chooses the GPU first: without it the whole fleet would be meant.
-            alone = notice.gpu is not None and notice.gpu < 10 and notice.action in _OF_ONE
-            first = f" {notice.gpu}" if alone else ""
-            key = [
-                (f"{first} {key_name(action.keys[0])}", "bold accent"),
-                (f" {action.title.lower()}", "dim"),
-            ]
-        room = max(20, width - 3 - sum(len(t) for t, _ in key))
-        rows = textwrap.wrap(visible(notice.text), room) or [""]
-        tone = {"error": "bold bad", "warning": "warn", "info": "text", "good": "good"}[
-            notice.level
-        ]
-        block: list[Line] = [spread([(f"{sign} ", style), (rows[0], tone)], key, width)]
-        block += [clip([("  ", "text"), (row, tone)], width) for row in rows[1:]]
-        blocks.append(block)
+    blocks = [notice_block(notice, width) for notice in found]
     lines: list[Line] = []
     for index, block in enumerate(blocks):
         left = height - len(lines)
         others = len(blocks) - index - 1
         if len(block) > left or (others and len(block) == left and index > 0 and left < 2):
-            hidden = len(blocks) - index
-            if lines and left == 0:
-                lines[-1] = spread(lines[-1], [(f" +{hidden}", "bold warn")], width)
-            elif left and not lines:
-                lines += block[:left]
-            elif left:
-                others_line: Line = [
-                    (f"  and {hidden} more: ", "dim"),
-                    (key_name(BY_NAME["wrong"].keys[0]), "bold accent"),
-                    (" shows them", "dim"),
-                ]
-                lines += block[:left] if hidden == 1 else [clip(others_line, width)]
-            break
+            return _cut_off(lines, block, len(blocks) - index, left, width)
         lines += block
     return lines
+
+
+def _cut_off(
+    lines: list[Line], block: list[Line], hidden: int, left: int, width: int
+) -> list[Line]:
+    """Those that fit, and that ``hidden`` more do not, of which ``block`` is the first."""
+    if lines and left == 0:
+        lines[-1] = spread(lines[-1], [(f" +{hidden}", "bold warn")], width)
+    elif not lines or hidden == 1:
+        lines += block[:left]
+    else:
+        others_line: Line = [
+            (f"  and {hidden} more: ", "dim"),
+            (key_name(BY_NAME["wrong"].keys[0]), "bold accent"),
+            (" shows them", "dim"),
+        ]
+        lines.append(clip(others_line, width))
+    return lines
+
+
+def notice_block(notice: Notice, width: int, *, chosen: bool = False) -> list[Line]:
+    """One of them, wrapped, with the key that helps at the right of its first line."""
+    sign, style = _SIGNS[notice.level]
+    key: list[Part] = []
+    if action := BY_NAME.get(notice.action):
+        # A digit chooses the GPU first: without it the whole fleet would be meant.
+        alone = notice.gpu is not None and notice.gpu < 10 and notice.action in _OF_ONE
+        first = f" {notice.gpu}" if alone else ""
+        key = [
+            (f"{first} {key_name(action.keys[0])}", "bold accent"),
+            (f" {action.title.lower()}", "dim"),
+        ]
+    room = max(20, width - 3 - sum(len(t) for t, _ in key))
+    rows = textwrap.wrap(visible(notice.text), room) or [""]
+    tone = {"error": "bold bad", "warning": "warn", "info": "text", "good": "good"}[notice.level]
+    if chosen:
+        tone = f"reverse {tone}"
+    block: list[Line] = [spread([(f"{sign} ", style), (rows[0], tone)], key, width)]
+    return block + [clip([("  ", "text"), (row, tone)], width) for row in rows[1:]]
 
 
 class Notices(Painted):

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from console.app import StokerApp
 
 GIB = 1 << 30
+GAP = "   "
+"""Between two groups of numbers."""
+
+FIRST = ("set aside", "wait for a retry")
+"""Counts that are seen at every width."""
 
 STUCK_S = 1800.0
 """After so long without another file in S3, while there are records for one, it is said."""
@@ -97,37 +102,49 @@ def _what_else(state: model.State, progress: Progress, width: int) -> list[list[
     """What was lost, what lies in S3, what is still open; of a run that is not alive nothing is
     in flight."""
 
-    alive = state.run.alive
-    failures = reckon.by_count(progress.failures, 4 if width > 100 else 2)
-    retries = reckon.by_count(progress.retries, 2)
     lost: list[Part] = [
         ("failed ", "dim"),
         (f"{progress.failed:,}", "bold bad" if progress.failed else "text"),
-        (f" ({failures})" if failures else "", "dim"),
     ]
-    s3: list[Part] = []
-    if (state.target is not None and state.target.run.s3.bucket) or progress.s3_uploaded:
-        s3 = [("S3 ", "dim"), (f"{progress.s3_uploaded:,}", "text"), (" files", "dim")]
-        s3.append((f" {size(progress.s3_bytes)}" if width > 100 else "", "text"))
-        still = state.time - state.uploads[1]
-        if progress.not_in_s3:
-            s3.append((f", {progress.not_in_s3:,} records wait", "dim"))
-        if progress.s3_error:
-            reason = f": {visible(progress.s3_error)}"  # a notice has it whole
-            room = width - width_of(lost) - width_of(s3) - 3
-            if len(reason) > room:
-                reason = f"{reason[: room - 1]}…" if room > 12 else " ✖"
-            s3.append((reason, "bad"))
-        elif progress.not_in_s3 and alive and still > STUCK_S:
-            s3.append((f", no file for {duration(still)}", "warn"))
+    counts = dict(standing.counts(state, progress))
+    open_ends = [_pair(name, f"{counts.pop(name):,}", "text") for name in FIRST if name in counts]
+    s3 = _in_s3(state, progress, width)
+    room = width - sum(width_of(group) + len(GAP) for group in (lost, *open_ends, s3))
+    causes = reckon.by_count(progress.failures, 4 if width > 100 else 2)
+    if causes and len(causes) + 3 <= room:  # no count gives way to its causes
+        lost.append((f" ({causes})", "dim"))
+        room -= len(causes) + 3
+    if progress.s3_error:
+        reason = f": {visible(progress.s3_error)}"  # a notice has it whole
+        if len(reason) > room:
+            reason = f"{reason[: room - 1]}…" if room > 12 else " ✖"
+        s3.append((reason, "bad"))
+    retries = reckon.by_count(progress.retries, 2)
     return [
         lost,
+        *open_ends,
         s3,
-        *(_pair(name, f"{n:,}", "text") for name, n in standing.counts(state, progress)),
+        *(_pair(name, f"{count:,}", "text") for name, count in counts.items()),
         _pair("batches", f"{progress.batch_files:,}", "text"),
         [("sent again: ", "dim"), (retries, "text")] if retries else [],
         *_host(state.host),
     ]
+
+
+def _in_s3(state: model.State, progress: Progress, width: int) -> list[Part]:
+    """What lies there and what waits for it."""
+    wanted = state.target is not None and state.target.run.s3.bucket
+    if not wanted and not progress.s3_uploaded:
+        return []
+    parts: list[Part] = [("S3 ", "dim"), (f"{progress.s3_uploaded:,}", "text")]
+    parts.append((" file" if progress.s3_uploaded == 1 else " files", "dim"))
+    parts.append((f" {size(progress.s3_bytes)}" if width > 100 else "", "text"))
+    if progress.not_in_s3:
+        parts.append((f", {progress.not_in_s3:,} records wait", "dim"))
+        still = state.time - state.uploads[1]
+        if state.run.alive and still > STUCK_S and not progress.s3_error:
+            parts.append((f", no file for {duration(still)}", "warn"))
+    return parts
 
 
 def _host(host: HostState) -> list[list[Part]]:

@@ -102,7 +102,7 @@ class FirstMinute:
             now=round(now, 3),
             eta_hours_over=spec.alerts.eta_hours_over,
         )
-        self._last = replace(judged, remedy=self._remedy(spec, infos, states, cards))
+        self._last = self._helped(judged, spec, infos, states, cards)
         self._journal.note(_NOTE, self._last)
         self._tell(minute.why, self._last)
 
@@ -124,7 +124,7 @@ class FirstMinute:
             return
         minute.is_told = True
         found = verdict.early(states, infos, now=round(now, 3))
-        self._last = replace(found, remedy=self._remedy(spec, infos, states, cards))
+        self._last = self._helped(found, spec, infos, states, cards)
         self._tell(minute.why, self._last)
 
     def _tell(self, why: str, said: Verdict) -> None:
@@ -132,16 +132,18 @@ class FirstMinute:
         helps = f"; {said.remedy}" if said.remedy else ""
         self._emit("verdict", f"after {why}: {said.text}{helps}", level=level)
 
-    def _remedy(
+    def _helped(
         self,
+        said: Verdict,
         spec: TargetSpec,
         infos: list[ServerInfo],
         states: list[ServerState],
         cards: Sequence[GpuState],
-    ) -> str:
+    ) -> Verdict:
+        """The verdict with the change that would help."""
         known = self._journal.epochs.values()
-        seen = advise.observed(infos, states, cards, spec.fleet.model, known)
-        return advise.remedy(advise.advise(seen))
+        found = advise.advise(advise.observed(infos, states, cards, spec.fleet.model, known))
+        return replace(said, remedy=advise.remedy(found), remedy_flags=advise.remedy_flags(found))
 
 
 class _Minute:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from remote.protocol.target import Flags
+
 
 class Event(Struct, frozen=True):
     """Something that happened. Ids only grow; the journal keeps every event."""
@@ -43,6 +45,8 @@ class Verdict(Struct, frozen=True):
     bound_by: str = ""
     remedy: str = ""
     """The change of flags that would give most, with the slots it is predicted to give."""
+    remedy_flags: Flags = {}
+    """The same change as flags; False takes one out."""
     waits: str = ""
     """Numbers are being gathered for the next one, and for what that waits."""
     due: float | None = None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 from textual.binding import Binding
 
+from console import reckon
 from console.actions import ACTIONS, by_key
 from console.model import Link, State, reduce
 from console.registry.look import MOVES
@@ -18,10 +20,11 @@ from console.screens.help import help_lines
 from console.screens.logs import LogsScreen
 from console.screens.run import RunScreen
 from console.screens.targets import TargetsScreen
+from console.text import moment
 from console.widgets.bars import KeyBar
 from console.widgets.pane import Pane
 from console.widgets.progress import STUCK_S, header
-from remote.protocol import Progress, RunState
+from remote.protocol import Progress, RunState, RunStatus
 from tests.console.screen.driver import driven, painted
 from tests.console.screen.story import BEGAN, Story
 
@@ -81,6 +84,41 @@ def test_causes_and_what_waits_stand_beside_the_trouble(width: int) -> None:
     assert max(map(len, line.splitlines())) <= width
 
 
+@pytest.mark.parametrize("width", [58, 78, 118, 218])
+def test_what_is_set_aside_or_waits_is_seen_at_every_size(width: int) -> None:
+    """Before what lies in S3."""
+    line = text(told(), width)
+    assert "31 set aside   3 wait for a retry" in line
+
+
+@pytest.mark.parametrize("status", ["done", "stopped", "failed", "running"])
+def test_a_run_that_has_ended_has_no_end_to_come(status: RunStatus) -> None:
+    """How it ended, when, and how long it took; nothing of what would be to go."""
+    progress = Progress(
+        total=9_000, completed=8_000, remaining=1_000, rate_per_sec=2.0, eta_hours=0.0,
+        elapsed_hours=14.5, status=status, time=NOW - 7_200, set_aside=4, tok_s=900.0,
+        avg_output_tokens=2_000.0,
+    )  # fmt: skip
+    state = replace(told(), run=RunState(False, exit=1, progress=progress), time=NOW)
+    for width in (78, 218):
+        shown = text(state, width)
+        word = {"running": "not running since", "done": "done"}.get(status, f"{status} since")
+        assert f"{word} {moment(NOW - 7_200, NOW)}" in shown
+        assert "14.5 h" in shown
+        assert "to go" not in shown
+        assert " in 0" not in shown
+        assert "4 set aside" in shown
+    assert reckon.eta(state).at is None
+
+
+def test_a_run_that_is_held_tells_no_end() -> None:
+    """A pause moves it by as long as it lasts."""
+    state = told()
+    assert state.progress is not None
+    paused = msgspec.structs.replace(state.progress, status="paused")
+    assert " in 2" not in text(replace(state, run=RunState(True, progress=paused)))
+
+
 def test_before_the_first_answer_it_has_no_length() -> None:
     """And a run that cannot upload without an error is seen all the same."""
     state = told()
@@ -123,18 +161,21 @@ async def test_alarms_that_do_not_fit_have_a_key() -> None:
 
 
 KEYLINES = [
-    (80, "", ["r restart", "d down", "p pause", "a answers", "m plot", "l c g e"]),
-    (80, "l", ["space hold", "/ filter", "M merge", "f c g e"]),
-    (120, "l", ["M merge", "T time", "S save", "Y copy", "E error", "f c g e"]),
-    (80, "g", ["s start", "x stop", "a answers", "C at once", "R retry", "f l c e"]),
-    (120, "g", ["U retry aside", "f fleet"]),
-    (80, "e", ["/ filter", "S save", "f fleet"]),
+    (80, "", ["r restart", "s start", "p pause", "d down", "l logs  c config  g run  e events"]),
+    (80, "l", ["space hold", "/ filter", "M merge", "f fleet  c config  g run  e events"]),
+    (80, "c", ["⏎ take/edit", "f fleet  l logs  g run  e events"]),
+    (80, "g", ["s start", "p pause", "a answers", "f fleet  l logs  c config  e events"]),
+    (80, "e", ["⏎ logs then", "/ filter", "S save", "f fleet  l logs  c config  g run"]),
+    (60, "", ["r restart", "l c g e"]),
+    (120, "", ["a answers", "m plot", "e events"]),
+    (120, "l", ["M merge", "T time", "E error", "f fleet  c config  g run  e events"]),
+    (120, "g", ["x stop", "C at once", "R retry", "U retry aside", "f fleet"]),
 ]
 
 
 @pytest.mark.parametrize(("width", "key", "words"), KEYLINES)
 async def test_a_screens_own_keys_come_first(width: int, key: str, words: list[str]) -> None:
-    """Then the way to the others, by letters where there is no room, and where all stand."""
+    """Then the way to the others, in words from 80 columns on, and where all stand."""
     async with driven((width, 24)) as one:
         await one.keys(*([key] if key else []))
         await one.until(lambda: one.app.screen.query(KeyBar))
@@ -143,6 +184,7 @@ async def test_a_screens_own_keys_come_first(width: int, key: str, words: list[s
         line = painted(bar)[0]
         assert [word for word in words if word not in line] == []
         assert line.rstrip().endswith("? more")
+        assert "…" not in line
         assert len(line) <= width
 
 

@@ -17,7 +17,17 @@ from console.widgets.file_pane import FilePane
 from console.widgets.filter_line import FilterLine
 from console.widgets.log_pane import LogPane
 from remote.agent import logs
-from remote.protocol import Event, Happened, HostState, LogPart, ReadLog, Request, Result, Snapshot
+from remote.protocol import (
+    Alert,
+    Event,
+    Happened,
+    HostState,
+    LogPart,
+    ReadLog,
+    Request,
+    Result,
+    Snapshot,
+)
 from tests.console.screen.driver import Driven, driven
 from tests.console.screen.test_logfile import BASE, File, write
 
@@ -283,6 +293,26 @@ async def test_an_event_leads_to_the_logs_around_it(tmp_path: Path) -> None:
         await one.keys("enter")
         await one.until(lambda: one.app.current_mode == "logs" and one.app.focus_gpu == 0)
         await one.until(lambda: "line 3990" in "".join(pane_of(one).shown()[:1]))
+
+
+async def test_what_is_wrong_leads_to_that_servers_logs_at_that_time(tmp_path: Path) -> None:
+    """By enter on its line of the panel, as an event does."""
+    path = tmp_path / "a.log"
+    with path.open("w") as out:
+        for n in range(9_000):
+            out.write(f"[{stamped(n)}] line {n}\n")
+    async with reading(path) as (one, _):
+        story = one.story
+        await one.keys("escape", "f")
+        story.servers[0].state, story.servers[0].cause = "failed", "CUDA out of memory"
+        story.alerts.append(Alert("server.failed.0", "GPU 0 failed", BASE + 4_000, "error"))
+        story.alerts.append(Alert("disk", "disk: 3.0 GB free in the workspace", BASE + 5_000))
+        story.tell()
+        await one.keys("exclamation_mark")
+        await one.sees("⏎ shows its logs")
+        await one.keys("down", "down", "up", "enter")
+        await one.until(lambda: one.app.current_mode == "logs" and one.app.focus_gpu == 0)
+        await one.until(lambda: "line 3990" in "".join(pane_of(one).shown()[:1]), 20)
 
 
 def test_batch_lines_in_a_few_words() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from console import model, ram, reckon
 from console.model import Link, State, reduce
-from console.notices import notices
+from console.notices import notices, proposed
 from console.trend import Trend, nice_top, shrink, steps_of
 from console.widgets.notices import notice_lines
 from console.widgets.paint import Line
@@ -370,6 +370,26 @@ def test_the_verdict_names_what_holds_the_run_back() -> None:
     state = replace(told()[1], verdict=Verdict(NOW, "1.9 prompts/s", bound_by="KV cache"))
     texts = [n.text for n in notices(state, NOW)]
     assert texts == ["1.9 prompts/s. Held back by KV cache"]
+
+
+def test_what_mends_it_is_said_with_its_key_where_the_eye_falls_first() -> None:
+    """With the alert of the ETA, else with the verdict; once."""
+    verdict = Verdict(
+        NOW, "1.9 prompts/s", False, bound_by="1.9", remedy="kv-limit=3: 72 slots",
+        remedy_flags={"kv-limit": 3, "cap": False},
+    )  # fmt: skip
+    state = replace(told()[1], verdict=verdict)
+    assert proposed(state) == verdict.remedy_flags
+    (only,) = notices(state, NOW)
+    words = "Better: kv-limit=3: 72 slots"
+    assert (only.text, only.action) == (f"1.9 prompts/s. {words}", "restart")
+    eta = Alert("eta", "ETA 208 h, over the 48 h allowed", NOW - 9, "error")
+    first, second = notices(replace(state, alerts=(eta,)), NOW)
+    assert (first.text, first.action) == (f"{eta.text}. {words}", "restart")
+    assert (second.text, second.action) == (verdict.text, "")
+    other = replace(state, epochs=(*state.epochs, Epoch(9, NOW + 1, {})), alerts=(eta,))
+    assert [n.text for n in notices(other, NOW)] == [eta.text]
+    assert proposed(other) == {}
 
 
 def test_flag_changes_tell_absent_from_set() -> None:

@@ -14,7 +14,7 @@ from console.screens.restart import RestartScreen
 from console.widgets.flag_table import FlagTable
 from console.widgets.paint import Painted
 from console.widgets.plan import How, how_lines, wrapped
-from remote.protocol import FlagCatalogue, ReadFlags, Request, Restart, Result
+from remote.protocol import FlagCatalogue, Flags, ReadFlags, Request, Restart, Result, Verdict
 from tests.console.screen.driver import Driven, driven, painted
 
 
@@ -349,3 +349,22 @@ async def test_what_is_edited_is_saved_as_a_starting_point(
         assert not (folder / "night-run.toml").exists()
         await one.keys("X")
         await one.sees("only starting points that you saved")
+
+
+async def test_one_key_takes_what_the_verdict_proposes() -> None:
+    """Into the edits, where it is seen and can be dropped; nothing is done yet."""
+    async with driven((80, 24)) as one:
+        change: Flags = {"mamba-scheduler-strategy": "no_buffer", "mem-fraction-static": 0.9}
+        better = "mamba-scheduler-strategy=no_buffer mem-fraction-static=0.9: 72 slots"
+        one.story.verdict = Verdict(
+            one.story.now, "1.9/s", False, remedy=better, remedy_flags=change
+        )
+        one.story.tell()
+        await one.sees("Better: mamba-scheduler-strategy=no_buffer")
+        screen = await dialog(one)
+        await one.sees("tab takes what is proposed: mamba-scheduler-strategy=no_buffer")
+        await one.keys("tab")
+        await one.sees("2 changed")
+        assert screen.edits == change
+        assert "what is proposed" not in one.screen()
+        assert not [r for r in one.sent(Restart) if not r.dry_run]

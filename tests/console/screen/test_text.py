@@ -107,3 +107,9 @@ def test_bars_fill_their_width(fraction: float | None, width: int) -> None:
     """Whatever the value."""
     filled, rest = text.bar(fraction, width)
     assert len(filled) + len(rest) == width
+
+
+def test_time_of_several_gpus_says_so() -> None:
+    """It is no time of day that anybody waited."""
+    shown = [text.gpu_time(s) for s in (None, 8, 600, 38_000, 3_600_000)]
+    assert shown == ["–", "8 GPU-s", "10 GPU-min", "10.6 GPU-h", "1,000 GPU-h"]
