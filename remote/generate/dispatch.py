@@ -93,7 +93,7 @@ class Dispatcher:
             self.crashes,
             try_due=lambda: self.trials.try_due(),
         )
-        self.interruptions = Interruptions(self.floor, self.failures.trouble)
+        self.interruptions = Interruptions(self.floor, self.failures)
         self.trials = Trials(
             settings,
             params,

@@ -7,10 +7,10 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from remote.generate import partial as partials
 from remote.generate import requests, sampling
+from remote.generate.failures import Failures
 from remote.generate.floor import Floor
 from remote.generate.job import Job
 from remote.generate.partial import Partial
@@ -26,26 +26,12 @@ TOGETHER = 32
 """Requests that are broken off at once."""
 
 
-class Blame(Protocol):
-    """Charges a failure to whom it concerns."""
-
-    def __call__(
-        self,
-        server: Server,
-        job: Job,
-        trouble: TroubleError,
-        *,
-        alone: bool,
-        base: Partial | None = None,
-    ) -> None: ...
-
-
 class Interruptions:
     """Breaks off, and takes what comes back unfinished."""
 
-    def __init__(self, floor: Floor, blame: Blame) -> None:
+    def __init__(self, floor: Floor, failures: Failures) -> None:
         self._floor = floor
-        self._blame = blame
+        self._failures = failures
 
     def interrupted(
         self,
@@ -69,7 +55,7 @@ class Interruptions:
         asked = server.breaks_off or server.emptying or server.stopped
         if kept is None and not asked and not floor.elsewhere(job):
             floor.accounts.tokens_lost += trouble.made
-            self._blame(server, job, trouble, alone=False, base=base)
+            self._failures.trouble(server, job, trouble, alone=False, base=base)
             return
         server.sign_at = time.monotonic()
         unwanted = server.dispatch == "redo" or server.stopped or floor.elsewhere(job)

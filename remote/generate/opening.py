@@ -53,7 +53,7 @@ def open_run(settings: Settings) -> Opened:
     """
     folder = settings.output
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
         lock = RunLock(folder)
     except LockedError as error:
         raise UsageError(str(error)) from None
@@ -78,6 +78,14 @@ def open_run(settings: Settings) -> Opened:
     except BaseException:
         lock.release()
         raise
+
+
+def _make(folder: Path) -> None:
+    """Make the directory where it is missing, so that a crash leaves its name, too."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        Disk().sync_folder(path.parent)
 
 
 def _open(settings: Settings, folder: Path, lock: RunLock) -> Opened:

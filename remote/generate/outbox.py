@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from remote.generate.ledger import Entry, Writer
+from remote.generate.ledger import Entry
 from remote.generate.records import Pending, line
+from remote.generate.writer import Writer
 
 _STALE = 200
 

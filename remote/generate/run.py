@@ -12,18 +12,17 @@ import os
 import signal
 import time
 from asyncio import FIRST_COMPLETED
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from remote.generate import agentlink, announce, layout, limits
+from remote.generate import agentlink, announce, layout, limits, picture
 from remote.generate.accounts import Accounts
 from remote.generate.client import Client
 from remote.generate.disk import Disk, DiskFullError
 from remote.generate.dispatch import Dispatcher
-from remote.generate.ledger import Entry, Writer
+from remote.generate.ledger import Entry
 from remote.generate.opening import Opened, elapsed_hours, encode_run, gpu_hours
 from remote.generate.outbox import Outbox
 from remote.generate.records import Batch, RunFile
@@ -32,7 +31,9 @@ from remote.generate.show import Show
 from remote.generate.steering import Steering
 from remote.generate.trials import CHECK_S
 from remote.generate.upload import Uploader
-from remote.protocol import Progress, RunStatus, ServerWork
+from remote.generate.writer import Writer
+from remote.protocol import Progress, RunStatus
+from remote.tasks import Tasks
 
 TICK_S = 0.25
 CONTROL_S = 0.05
@@ -79,7 +80,7 @@ class Run:
         self._over = asyncio.Event()
         self._disk_problem = ""
         self._message = ""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._fault)
         self._loop = asyncio.get_running_loop()
         self._show = Show()
         self._writer = Writer(
@@ -97,25 +98,30 @@ class Run:
             opened.recovered.status,
             self._outbox,
             self._accounts,
-            spawn=self._spawn,
+            spawn=self._tasks.start,
             changed=self._changed,
             learned=self._renew_run_file,
             say=self._show.say,
             broken=self._broken,
         )
-        self._steering = Steering(settings, self._dispatcher, spawn=self._spawn, say=self._show.say)
-        self._uploader: Uploader | None = None
-        if settings.s3.bucket:
-            self._uploader = Uploader(
-                settings.output,
-                settings.s3,
-                self._run.run_id,
-                credentials=credentials,
-                on_safe=self._from_thread(self._safe),
-                on_note=self._from_thread(self._show.say),
-                sparing=not settings.delete_uploaded,
-            )
-            self._uploader.start(self._accounts.batches.values())
+        self._steering = Steering(
+            settings, self._dispatcher, spawn=self._tasks.start, say=self._show.say
+        )
+        self._uploader = self._start_uploads(credentials) if settings.s3.bucket else None
+
+    def _start_uploads(self, credentials: Callable[[], Mapping[str, str]]) -> Uploader:
+        """With the batches that are there."""
+        uploader = Uploader(
+            self.settings.output,
+            self.settings.s3,
+            self._run.run_id,
+            credentials=credentials,
+            on_safe=self._from_thread(self._safe),
+            on_note=self._from_thread(self._show.say),
+            sparing=not self.settings.delete_uploaded,
+        )
+        uploader.start(self._accounts.batches.values())
+        return uploader
 
     def _from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
         def deliver(*args: Any) -> None:
@@ -124,17 +130,10 @@ class Run:
 
         return deliver
 
-    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken(f"{type(error).__name__}: {error}")
-            self._loop.call_exception_handler({"message": "a task failed", "exception": error})
+    def _fault(self, error: BaseException) -> None:
+        """A task failed that was not foreseen to."""
+        self._broken(f"{type(error).__name__}: {error}")
+        self._loop.call_exception_handler({"message": "a task failed", "exception": error})
 
     # --- life ---
 
@@ -149,7 +148,7 @@ class Run:
             self._obey(first=True)
             dispatcher.most = limits.sockets()
             if self.settings.agent is not None:
-                self._spawn(agentlink.follow(self.settings.agent, dispatcher.heard))
+                self._tasks.start(agentlink.follow(self.settings.agent, dispatcher.heard))
             dispatcher.take_back(self._opened.recovered.pending)
             taken = [job.partial.tokens for job in dispatcher.work.jobs() if job.partial]
             self._accounts.tokens_kept += sum(taken)
@@ -168,9 +167,9 @@ class Run:
         """One real completion from every server that may work; what is down is tried later."""
         dispatcher = self._dispatcher
         wanted = [s for s in dispatcher.servers.values() if s.dispatch == "run"]
-        trials = [self._spawn(dispatcher.trials.try_out(server)) for server in wanted]
-        self._spawn(self._tick_for_ever())
-        self._spawn(self._follow_control())
+        trials = [self._tasks.start(dispatcher.trials.try_out(server)) for server in wanted]
+        self._tasks.start(self._tick_for_ever())
+        self._tasks.start(self._follow_control())
         if trials:
             checked = asyncio.ensure_future(asyncio.wait(trials, timeout=CHECK_S + 2))
             left = asyncio.ensure_future(self._over.wait())
@@ -252,7 +251,7 @@ class Run:
         elif self._leave == 2:
             if not self._stopping:
                 self._stopping = True
-                self._spawn(self._stop_now())
+                self._tasks.start(self._stop_now())
         elif self._leave:
             if not dispatcher.in_flight and not self._outbox.unacked:
                 self._over.set()
@@ -289,9 +288,7 @@ class Run:
         self._may_send()
         for server in self._dispatcher.servers.values():
             self._dispatcher.recall(server)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._client.close()
         self._outbox.tidy(now=True)
         if over or self._seal:
@@ -424,55 +421,22 @@ class Run:
         """Servers that have answered in this process."""
         return len({url for url, _ in self._accounts.shifts})
 
-    def _problem(self) -> str:
-        if self._failed or self._disk_problem:
-            return self._failed or self._disk_problem
-        servers = self._dispatcher.servers.values()
-        if not servers:
-            return "no servers: give --server, or start them (stoker up)"
-        able = [server for server in servers if server.dispatch == "run"]
-        first = next((server for server in able if server.problem), None)
-        # One whose trial is still under way has no problem yet.
-        if first is not None and not self._leave and not any(s.usable for s in able):
-            return f"no server answers ({first.url}: {first.problem}): waiting for one"
-        if (most := self._dispatcher.most) <= self._dispatcher.in_flight:
-            return (
-                f"no more than {most} requests at once: the limit of open files is "
-                f"{most + limits.SPARE}; raise it (ulimit -n) and start again"
-            )
-        return ""
-
     def progress(self) -> Progress:
         """The run as of now."""
         progress = self._accounts.progress()
-        dispatcher, uploader = self._dispatcher, self._uploader
         progress.status = self._mode
         if self._mode == "running" and (self._leave or self._paused):
             progress.status = "draining" if self._leave else "paused"
         progress.elapsed_hours = round(elapsed_hours(self._run_now()), 4)
         progress.pid, progress.run_id = os.getpid(), self._run.run_id
-        progress.waiting_retry = dispatcher.work.waiting_retry
-        sources = Counter(job.prompt.source or "" for job in dispatcher.work.jobs())
-        progress.waiting_by_source = dict(sources)
-        progress.in_flight = dispatcher.in_flight
-        progress.partial = dispatcher.partial
         progress.control_version = self._version
-        progress.on_probation = sum(len(s.held) for s in dispatcher.servers.values())
-        progress.servers = {
-            server.url: ServerWork(
-                slots=server.slots,
-                in_flight=server.in_flight,
-                completed=server.completed,
-                output_tokens=server.output_tokens,
-                state=server.state,
-                problem=server.problem,
-                whole=server.whole,
-            )
-            for server in dispatcher.servers.values()
-        }
-        if uploader is not None:
+        progress.message = self._message
+        picture.queue_and_servers(progress, self._dispatcher)
+        if (uploader := self._uploader) is not None:
             progress.s3_uploaded, progress.s3_bytes = uploader.files, uploader.bytes
             progress.s3_error = uploader.error or uploader.note
             progress.not_in_s3 = self._not_uploaded()
-        progress.message, progress.problem = self._message, self._problem()
+        progress.problem = self._failed or self._disk_problem
+        if not progress.problem:
+            progress.problem = picture.problem(self._dispatcher, leaving=bool(self._leave))
         return progress

@@ -71,6 +71,19 @@ class Verdict:
     detail: str = ""
 
 
+@dataclass
+class _Subject:
+    """What a prompt is about."""
+
+    domain: str
+    why: str
+    language: str | None
+    kind: str
+    """One of ``KINDS``."""
+    is_code: bool
+    """By its text: names in it keep their case where duplicates are looked for."""
+
+
 class Converter:
     """Turns rows of one source into candidates.
 
@@ -201,39 +214,13 @@ class Converter:
         thinks = self._thinks if think is None else think
         out = answer_room(self._recipe.budget, tokens, thinking=thinks, turns=turns)
         joined = "\n".join(user)
-        code, math = labels.code_why(joined), labels.math_why(joined)
-        domain, why = labels.domain(
-            request,
-            given=source.domain,
-            by_mapping=info["domain"],
-            labels=info["labels"],
-            code=code,
-            math=math,
-        )
-        if source.domains and domain not in source.domains:
-            raise Drop(f"domain:{domain}")
-        language = None
-        if source.languages:
-            language = labels.language(user)
-            if language not in source.languages:
-                raise Drop(f"language:{language}")
-        if self._evaluations is not None:
-            found = self._evaluations.hit(user)
-            if found:
-                raise Drop("contaminated", found)
+        subject = self._subject(request, info, user, joined)
+        if self._evaluations is not None and (found := self._evaluations.hit(user)):
+            raise Drop("contaminated", found)
         extra = _extra(request)
         key = _key(request, extra)
-        kind = KINDS.index("code" if code or domain == "code" else "general")
-        if not kind and (math or domain == "math"):
-            kind = KINDS.index("math")
-        folded, frame, shingles = self._forms(request, joined, extra, is_code=bool(code))
-        identity = key.hex()[:ID_LENGTH]
-        if self._recipe.dedup.level == "off":
-            # The same prompt may then be there several times; its place tells them apart.
-            where = f"{source.name}|{place.part}|{place.row}|{request.turn}"
-            identity += "-" + hashlib.sha256(where.encode()).hexdigest()[:8]
-        elif request.turn is not None:
-            identity += f"#{request.turn}"
+        folded, frame, shingles = self._forms(request, joined, extra, is_code=subject.is_code)
+        identity = self._identity(place, request, key)
         meta: dict[str, Any] = {
             "id": identity,
             "key": key.hex(),
@@ -242,9 +229,9 @@ class Converter:
             "row": place.row,
             "own_id": info["own"],
             "adapter": info["adapter"],
-            "domain": domain,
-            "domain_why": why,
-            "language": language,
+            "domain": subject.domain,
+            "domain_why": subject.why,
+            "language": subject.language,
             "turns": len(user),
             "tools": len(request.tools),
             "prompt_tokens": tokens,
@@ -269,12 +256,51 @@ class Converter:
             rank=int.from_bytes(ranked[:8], "big"),
             frame=frame,
             shingles=shingles,
-            kind=kind,
+            kind=KINDS.index(subject.kind),
             tokens=tokens,
             out=out,
-            domain=labels.DOMAINS.index(domain),
+            domain=labels.DOMAINS.index(subject.domain),
             prefixes=_prefixes(request) if source.sessions == "longest" else [],
         )
+
+    def _subject(
+        self, request: Request, info: dict[str, Any], user: list[str], joined: str
+    ) -> _Subject:
+        """What the prompt is about, by the source's word and its own text.
+
+        Raises:
+            Drop: of a domain or in a language that the source is not to give.
+        """
+        source = self._source
+        code, math = labels.code_why(joined), labels.math_why(joined)
+        domain, why = labels.domain(
+            request,
+            given=source.domain,
+            by_mapping=info["domain"],
+            labels=info["labels"],
+            code=code,
+            math=math,
+        )
+        if source.domains and domain not in source.domains:
+            raise Drop(f"domain:{domain}")
+        language = labels.language(user) if source.languages else None
+        if source.languages and language not in source.languages:
+            raise Drop(f"language:{language}")
+        kind = "general"
+        if code or domain == "code":
+            kind = "code"
+        elif math or domain == "math":
+            kind = "math"
+        return _Subject(domain, why, language, kind, is_code=bool(code))
+
+    def _identity(self, place: Place, request: Request, key: bytes) -> str:
+        """The prompt's id: its key, and what tells apart those that may be there several times."""
+        identity = key.hex()[:ID_LENGTH]
+        if self._recipe.dedup.level == "off":
+            # The same prompt may then be there several times; its place tells them apart.
+            where = f"{self._source.name}|{place.part}|{place.row}|{request.turn}"
+            return identity + "-" + hashlib.sha256(where.encode()).hexdigest()[:8]
+        return identity if request.turn is None else f"{identity}#{request.turn}"
 
     def _forms(
         self, request: Request, joined: str, extra: bytes, *, is_code: bool

@@ -12,7 +12,7 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -158,7 +158,21 @@ def _line_blocks(stream: BinaryIO) -> Iterator[bytes]:
         yield b"".join(pending)
 
 
-def _array_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def _joined(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their newlines as blocks of many."""
+    some: list[bytes] = []
+    size = 0
+    for line in lines:
+        some.append(line)
+        size += len(line)
+        if size >= BLOCK:
+            yield b"\n".join(some) + b"\n"
+            some, size = [], 0
+    if some:
+        yield b"\n".join(some) + b"\n"
+
+
+def _array_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     """The elements of one large JSON array as lines, without ever holding the whole."""
     reader = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="strict", newline="")
     decoder = json.JSONDecoder()
@@ -166,8 +180,6 @@ def _array_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
     while "[" not in text:  # it was seen: blanks may stand before it
         text = reader.read(BLOCK)
     at = text.index("[") + 1
-    lines: list[bytes] = []
-    size = 0
     while True:
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
@@ -186,15 +198,8 @@ def _array_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
                 break
             raise PrepareError(f"{name}: broken JSON array: {error}; mend or replace it") from error
         # Newlines inside strings are escaped, so the ones left are only layout.
-        line = text[at:end].replace("\r", " ").replace("\n", " ").encode()
+        yield text[at:end].replace("\r", " ").replace("\n", " ").encode()
         at = end
-        lines.append(line)
-        size += len(line)
-        if size >= BLOCK:
-            yield b"\n".join(lines) + b"\n"
-            lines, size = [], 0
-    if lines:
-        yield b"\n".join(lines) + b"\n"
 
 
 def _json_blocks(part: FilePart) -> Iterator[bytes]:
@@ -208,7 +213,7 @@ def _json_blocks(part: FilePart) -> Iterator[bytes]:
             head = (head + data).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] == b"[" and not _is_line(head):
         with open_bytes(part) as stream:
-            yield from _array_blocks(stream, part.part)
+            yield from _joined(_array_lines(stream, part.part))
         return
     if head[:1] == b"{" and not _is_line(head):
         with open_bytes(part) as stream:
@@ -232,7 +237,7 @@ def _is_line(head: bytes) -> bool:
     return isinstance(value, dict)
 
 
-def _csv_blocks(part: FilePart) -> Iterator[bytes]:
+def _csv_lines(part: FilePart) -> Iterator[bytes]:
     csv.field_size_limit(MAX_LINE)
     delimiter = "\t" if part.kind == "tsv" else ","
     with open_bytes(part) as stream:
@@ -241,32 +246,23 @@ def _csv_blocks(part: FilePart) -> Iterator[bytes]:
         header = next(rows, None)
         if header is None:
             return
-        lines: list[bytes] = []
-        size = 0
         while True:
             try:
                 row = next(rows)
             except StopIteration:
                 break
             except csv.Error as error:
-                lines.append(BROKEN + f"broken_csv {error}".encode())
+                yield BROKEN + f"broken_csv {error}".encode()
                 continue
             if not row:
                 continue
             if len(row) != len(header):
-                line = BROKEN + f"broken_csv {len(row)} fields, not {len(header)}".encode()
-            else:
-                try:
-                    line = msgspec.json.encode(dict(zip(header, row, strict=True)))
-                except UnicodeEncodeError:
-                    line = BROKEN + b"bad_utf8"
-            lines.append(line)
-            size += len(line)
-            if size >= BLOCK:
-                yield b"\n".join(lines) + b"\n"
-                lines, size = [], 0
-        if lines:
-            yield b"\n".join(lines) + b"\n"
+                yield BROKEN + f"broken_csv {len(row)} fields, not {len(header)}".encode()
+                continue
+            try:
+                yield msgspec.json.encode(dict(zip(header, row, strict=True)))
+            except UnicodeEncodeError:
+                yield BROKEN + b"bad_utf8"
 
 
 def blocks(part: FilePart) -> Iterator[bytes]:
@@ -282,7 +278,7 @@ def blocks(part: FilePart) -> Iterator[bytes]:
         elif part.kind == "json":
             yield from _json_blocks(part)
         else:
-            yield from _csv_blocks(part)
+            yield from _joined(_csv_lines(part))
     except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
         raise PrepareError(f"{part.part}: {error}; fetch or pack it again") from error
     except OSError as error:

@@ -11,13 +11,13 @@ from remote.generate.accounts import Accounts
 from remote.generate.client import Client
 from remote.generate.dispatch import Dispatcher
 from remote.generate.job import Job
-from remote.generate.ledger import Writer
 from remote.generate.opening import open_run
 from remote.generate.outbox import Outbox
 from remote.generate.prompts import decode
 from remote.generate.recovery import TAKEN
 from remote.generate.server import Server
 from remote.generate.settings import Settings
+from remote.generate.writer import Writer
 from remote.protocol import Reading
 
 ONE, TWO = "http://127.0.0.1:1", "http://127.0.0.1:2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from remote import verify
 from remote.generate import layout
 from remote.generate import partial as partials
 from remote.generate.ledger import Entry, Ledger
-from remote.generate.opening import encode_run
+from remote.generate.opening import encode_run, open_run
 from remote.generate.partial import Segment
 from remote.generate.prompts import open_prompts
 from remote.generate.records import (
@@ -30,6 +31,7 @@ from remote.generate.records import (
     undelta,
 )
 from remote.generate.recovery import DONE, recover, retry_failed
+from remote.generate.settings import Settings
 from tests.remote.generate.conftest import write_prompts
 from tests.remote.generate.crash import Call, Machine, Quick, Recorder, lay_out
 
@@ -304,3 +306,25 @@ def test_a_crash_during_recovery(tmp_path: Path) -> None:
                     last.flush()
                     last.close()
                     assert states(third) == settled or set(states(third)) == set(settled)
+
+
+def test_the_name_of_a_new_directory_outlives_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every folder that is made on the way there: else what was acknowledged in it is gone."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    prompts = write_prompts(tmp_path / "p.jsonl", 3)
+    opened = open_run(Settings(prompts, tmp_path / "a" / "b" / "out", ("http://127.0.0.1:1",)))
+    opened.ledger.close()
+    opened.prompts.close()
+    opened.lock.release()
+    assert [str(tmp_path / "a" / "b"), str(tmp_path / "a"), str(tmp_path)] == sorted(
+        {path for path in synced if not path.endswith(("out", ".tmp"))}, reverse=True
+    )

@@ -15,12 +15,13 @@ import msgspec
 import pytest
 
 from remote.generate import layout
-from remote.generate.ledger import Ledger, Writer
+from remote.generate.ledger import Ledger
 from remote.generate.lock import RunLock, held
 from remote.generate.mending import RecoveryError
 from remote.generate.opening import encode_run
 from remote.generate.records import SCHEMA, Batch, RunFile, deltas, undelta
 from remote.generate.recovery import read_run_file, recover
+from remote.generate.writer import Writer
 from tests.remote.generate.crash import Quick, Recorder
 from tests.remote.generate.directories import TOTAL, done_indices, settle, write
 from tests.remote.generate.test_crash import record, states

@@ -174,7 +174,8 @@ def test_a_json_array_is_its_elements(rows: list[Any], indent: int) -> None:
         data = text.encode()
     except UnicodeEncodeError:
         return  # lone surrogates are no UTF-8 at all
-    blocks = b"".join(sources._array_blocks(io.BytesIO(data), "a.json"))
+    lines = sources._array_lines(io.BytesIO(data), "a.json")
+    blocks = b"".join(sources._joined(lines))
     assert [json.loads(line) for line in blocks.split(b"\n") if line] == rows
 
 
