@@ -41,7 +41,7 @@ class Overload:
         """A server told this prompt to come back later."""
         floor = self._floor
         counts = job.crowded_out or {}
-        if job.waits > 1:
+        if job.waits > 1 and trouble.status is not None:  # a server's own word
             server.unsure[job] = None
         if not counts:  # else it was seen to take others
             server.refused_work(at, trouble.after)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from remote.prepare import calls as pasting
 from remote.prepare import text as texts
 from remote.prepare import tools as tooling
+from remote.prepare.cleaner import Cleaner
 from remote.prepare.rows import Draft, Drop, Message, Notes, Request
 from remote.prepare.schema import fix_schema
 
@@ -87,7 +88,8 @@ def requests(
     turns = _turns(draft, rules, notes)
     turns, system = _systems(turns, draft.system, rules, notes)
     tools, renamed, system = _tools(draft.tools, system, rules, notes)
-    clean = _Cleaner(rules, markers, notes, redact=rules.redact or draft.captured)
+    drop = rules.markers == "drop"
+    clean = Cleaner(markers, notes, drop=drop, redact=rules.redact or draft.captured)
     tools = clean.tree(tools)
     turns = _alternate(turns, rules, notes)
     names = {own: sent for sent, own in renamed.items()}
@@ -409,54 +411,3 @@ def _spoken(turn: Message, *, before_tool: bool, notes: Notes) -> tuple[list[Any
         found, kept = pasting.calls_in_text(kept)
         calls += found
     return calls, kept.strip() if calls else kept
-
-
-# --- What must not stand in a text ---
-
-
-class _Cleaner:
-    """Markers and credentials, in everything the template will write."""
-
-    def __init__(self, rules: Rules, markers: texts.Markers, notes: Notes, *, redact: bool) -> None:
-        self._drop = rules.markers == "drop"
-        self._markers = markers
-        self._notes = notes
-        self._redact = redact
-
-    def text(self, content: str) -> str:
-        """One text.
-
-        Raises:
-            Drop: ``chat_markup_in_text``, where rules say so.
-        """
-        if self._markers.found(content):
-            self._notes.add("flag:chat_markup_in_text")
-            if self._drop:
-                raise Drop("chat_markup_in_text")
-            content = self._markers.escape(content)
-        if self._redact:
-            content, count = texts.redact(content)
-            if count:
-                self._notes.add("redact:credential", count)
-        return content
-
-    def tree(self, value: Any) -> Any:
-        """Every text within lists and objects (tools)."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, list):
-            return [self.tree(item) for item in value]
-        if isinstance(value, dict):
-            return {key: self.tree(item) for key, item in value.items()}
-        return value
-
-    def messages(self, messages: list[Message]) -> None:
-        """All contents, and the arguments of calls, in place."""
-        for message in messages:
-            if message["content"]:
-                message["content"] = self.text(message["content"])
-            for call in message.get("tool_calls", ()):
-                function = call["function"]
-                cleaned = self.text(function["arguments"])
-                if cleaned != function["arguments"]:
-                    function["arguments"] = pasting.checked_arguments(cleaned)

@@ -91,6 +91,19 @@ async def test_a_witness_that_is_put_off_too_voids_what_was_counted(
     assert here.failed() == [1]
 
 
+async def test_only_a_servers_own_word_is_looked_into(desk: Callable[..., Desk]) -> None:
+    """Not what the run itself cannot do yet."""
+    here = desk()
+    nothing_fresh(here)
+    one = here.servers[0]
+    for status in (None, 429):
+        job = here.job(1)
+        for _ in range(2):
+            here.send(one, job)
+            fail(here, one, job, TroubleError("busy", "not now", status))
+        assert list(one.unsure) == ([job] if status else [])
+
+
 def _index(line: dict[str, object]) -> int:
     assert isinstance(line["index"], int)
     return line["index"]
