@@ -55,6 +55,8 @@ class Lookback:
         """Where the window ends, on the agent's clock; None follows the newest data."""
         self.loaded = False
         """Whether the journal has answered for this window."""
+        self._chosen = False
+        """Whether somebody chose the window: else a young run is shown whole."""
         self.events: Sequence[Event] = ()
         """What is marked in the window, as far as it was there when it was loaded."""
         self._ask = ask
@@ -86,7 +88,11 @@ class Lookback:
         if self.until is None:
             self.window.add(state)
         run = self.run() if self.whole else None
-        return run is not None and self._newest() - run[0] > self.window.span and self._show_whole()
+        if run is None or self._newest() - run[0] <= self.window.span:
+            return False
+        if not self._chosen and self._length(run) > SPANS[1]:
+            return self._show(SPANS[1], None)
+        return self._show_whole()
 
     def clear(self) -> None:
         """Forget everything: another time of a recording."""
@@ -98,6 +104,7 @@ class Lookback:
 
     def zoom(self, by: int) -> bool:
         """A longer (1) or shorter (-1) window; on the way, that of the whole run."""
+        self._chosen = True
         run = self.run()
         if self.whole:
             inside = sum(span < self._length(run) for span in SPANS) if run is not None else 0
@@ -114,12 +121,14 @@ class Lookback:
 
     def all(self) -> bool:
         """The whole run, or back from it; False as well where there is no run."""
+        self._chosen = True
         if self.whole:
             return self._show(SPANS[1], None)
         return self.run() is not None and self._show_whole()
 
     def move(self, by: int) -> bool:
         """The window half its length earlier (-1) or later (1); at the newest data it follows."""
+        self._chosen = True
         span = self.window.span
         if self.whole:
             span = max((s for s in SPANS if s <= span), default=SPANS[0])
@@ -128,6 +137,7 @@ class Lookback:
 
     def follow(self) -> bool:
         """Back to the newest data."""
+        self._chosen = True
         span = self.window.span if not self.whole else SPANS[1]
         return self._show(span, None)
 
@@ -157,6 +167,10 @@ class Lookback:
 
     async def load(self) -> None:
         """Fill both with what was before this console."""
+        run = self.run()
+        young = run is not None and run[1] is None and self._length(run) < SPANS[1] / ROOM
+        if young and not self._chosen:
+            self._show_whole()
         recent = self.recent
         found = await self._ask(ReadHistory(self._newest() - recent.span, None, recent.points))
         if isinstance(found, History):

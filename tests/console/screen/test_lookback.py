@@ -184,3 +184,21 @@ def test_an_earlier_window_names_its_day() -> None:
         pass
     lookback.move(-1)
     assert lookback.text.startswith("30d to 12-")
+
+
+async def test_a_young_run_is_shown_whole_until_it_fills_the_first_window() -> None:
+    """Unless somebody chose another one."""
+    journal = Journal()
+    journal.run = (journal.now - 60, None)
+    lookback = journal.lookback()
+    await lookback.load()
+    assert (lookback.whole, lookback.window.span) == (True, SPANS[0])
+    assert journal.live(lookback, 300)
+    assert (lookback.whole, lookback.window.span) == (True, 420)
+    assert journal.live(lookback, 600)
+    assert (lookback.whole, lookback.window.span) == (False, SPANS[1])
+    chosen = journal.lookback()
+    journal.run = (journal.now - 60, None)
+    assert chosen.zoom(1)
+    await chosen.load()
+    assert chosen.window.span == SPANS[2]
