@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 from remote.fleet import identity, processes
+from remote.fleet.foreign import Foreign
 from remote.fleet.launcher import describe, one_line
 from remote.fleet.processes import Identity
 from remote.fleet.records import Launch
-from remote.fleet.server import Foreign, Server
+from remote.fleet.server import Server
 from remote.sglang import flags as sglang_flags
 from remote.sglang.catalogue import Catalogue
 

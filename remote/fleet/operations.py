@@ -125,7 +125,7 @@ class Operations:
             await asyncio.sleep(0.5)
         if server.launch is not launch or server.status != "warming" or launch is None:
             return False
-        server.facts, _ = await asyncio.gather(
+        server.told.facts, _ = await asyncio.gather(
             server.probe.server_info(),
             asyncio.to_thread(lambda: server.note_core(identity.table())),
         )

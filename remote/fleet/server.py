@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from remote.fleet import ending, processes
+from remote.fleet.answers import Answers, first
+from remote.fleet.following import Following
+from remote.fleet.foreign import Foreign
 from remote.fleet.identity import Process
 from remote.fleet.outside import Dispatch
 from remote.fleet.probe import Probe
@@ -15,14 +18,12 @@ from remote.fleet.processes import Identity
 from remote.fleet.rate import Rate
 from remote.fleet.records import Exit, Folder, Launch, Ready
 from remote.fleet.restarts import Restarts
-from remote.fleet.tail import TAIL, Tail
 from remote.fleet.timing import Timing
 from remote.fleet.work import Work
 from remote.protocol import Flags, ServerStatus
 from remote.sglang.causes import Cause
-from remote.sglang.loads import Loads, ServerFacts
+from remote.sglang.loads import Loads
 from remote.sglang.loglines import LogReader
-from remote.sglang.metrics import Metrics
 
 LIVE: tuple[ServerStatus, ...] = ("starting", "warming", "ready", "draining", "stalled", "foreign")
 """States in which there is a process."""
@@ -30,30 +31,10 @@ LIVE: tuple[ServerStatus, ...] = ("starting", "warming", "ready", "draining", "s
 Change: TypeAlias = Literal["fired up", "failed", "ended", "stalled", "moves again", "drains"]
 """What a look can find that someone has to act on."""
 
-_N = TypeVar("_N", int, float)
-
-_READS = 8
-"""Pieces of a log that are read in one look: a flood is caught up with over several."""
-
 _FULL = 0.8
 """Share of its slots that makes a server count as full."""
 
 NEEDS_KEY = "needs its API key: put it as SGLANG_API_KEY into credentials_file"
-
-
-@dataclass
-class Foreign:
-    """A server on one of our ports that was not started by us."""
-
-    argv: list[str]
-    owner: str
-    flags: Flags
-    model: str | None
-    log: str | None
-    is_sglang: bool
-    started_at: float | None = None
-    api_key: str = field(default="", repr=False)
-    """What it wants of those who ask it, where that can be read; never shown."""
 
 
 @dataclass
@@ -94,19 +75,12 @@ class Server:
     """Children that the main process cannot do without: pid → birth."""
     restarts: Restarts = field(default_factory=Restarts)
 
-    reader: LogReader = field(default_factory=LogReader)
-    tail: Tail | None = None
-    read_before: bool = False
-    loads: Loads | None = None
-    loads_at: float | None = None
-    loads_failing: int = 0
-    metrics: Metrics | None = None
-    facts: ServerFacts | None = None
+    log: Following = field(default_factory=Following)
+    told: Answers = field(init=False)
 
     in_flight: int | None = None
     started_at: float | None = None
     work: Work = field(default_factory=Work)
-    rate: Rate = field(init=False)
     _heard_at: float = 0.0
     """When its log last grew, or when it was first observed."""
     _observed_at: float = 0.0
@@ -116,7 +90,7 @@ class Server:
     """It was told to end by someone else, and that is known."""
 
     def __post_init__(self) -> None:
-        self.rate = Rate(self.timing.rate)
+        self.told = Answers(Rate(self.timing.rate))
 
     # --- One life of the server ---
 
@@ -138,7 +112,7 @@ class Server:
         self.ready = self.folder.ready(launch.launch) if adopted else None
         self.before = self.folder.previous()
         self.tree, self.core = [], {}
-        self._observe_log(Path(launch.log), launch.log_offset)
+        self.log = Following.of(Path(launch.log), launch.log_offset)
         self._forget_numbers()
         if self.find_process() and self.ready is not None:
             self.status = "ready"
@@ -150,22 +124,13 @@ class Server:
         self.listens(self.port, foreign.flags)
         self.probe.api_key = foreign.api_key
         self.status, self.doing, self.core = "foreign", "", {}
-        if foreign.log:
-            self._observe_log(Path(foreign.log), 0)
-        else:
-            self.tail, self.reader = None, LogReader()
+        self.log = Following.of(Path(foreign.log), 0) if foreign.log else Following()
         self.started_at = foreign.started_at
         self._forget_numbers()
 
-    def _observe_log(self, path: Path, offset: int) -> None:
-        self.reader, self.tail, self.read_before = LogReader(), Tail(path, offset), False
-
     def _forget_numbers(self) -> None:
-        self.loads = self.metrics = self.facts = None
-        self.loads_at = None
-        self.loads_failing = self.probe.missed = 0
-        self.probe.metrics_off = False
-        self.rate.clear()
+        self.told = Answers(Rate(self.timing.rate))
+        self.probe.missed, self.probe.metrics_off = 0, False
         self.work = Work()
         self._heard_at = self._observed_at = time.time()
         self._drains = False
@@ -227,22 +192,15 @@ class Server:
 
     # --- Looking ---
 
+    @property
+    def reader(self) -> LogReader:
+        """What its log has told."""
+        return self.log.reader
+
     def read_log(self) -> None:
         """Take in what the log has got since. Blocking (page cache, and parsing)."""
-        tail, reader = self.tail, self.reader
-        if tail is None:
-            return
-        if not self.read_before:
-            self.read_before = True
-            reader.feed(tail.read_first(), time.time())
-            return
-        for _ in range(_READS):
-            data = tail.read()
-            if data:
-                reader.feed(data, time.time())
-                self._heard_at, self.probe.missed = time.time(), 0
-            if len(data) < TAIL:
-                return
+        if self.log.read():
+            self._heard_at, self.probe.missed = time.time(), 0
 
     def look(self, table: dict[int, Process], now: float) -> Change | None:
         """Bring status and lights up to date; what has to be acted on, if anything."""
@@ -344,7 +302,7 @@ class Server:
         )
 
     def _working(self, now: float) -> Change | None:
-        counted = (self.metrics.work_tokens or 0.0) if self.metrics is not None else 0.0
+        counted = self.told.work_tokens or 0.0
         work = self.work
         work.look(counted, float(self.reader.work), busy=self.busy, now=now)
         there = self.status in ("ready", "foreign") and self.dispatched not in ("pause", "abort")
@@ -408,21 +366,16 @@ class Server:
     @property
     def done(self) -> float:
         """Grows with every token; by counters where there are some, else by the log's lines."""
-        if self.metrics is not None and self.metrics.work_tokens is not None:
-            return self.metrics.work_tokens
-        return float(self.reader.work)
+        counted = self.told.work_tokens
+        return float(self.reader.work) if counted is None else counted
 
     @property
     def running(self) -> int | None:
-        if self.loads is not None and self.loads.running is not None:
-            return self.loads.running
-        return self.metrics.running if self.metrics is not None else None
+        return self.told.running
 
     @property
     def queued(self) -> int | None:
-        if self.loads is not None and self.loads.queued is not None:
-            return self.loads.queued
-        return self.metrics.queued if self.metrics is not None else None
+        return self.told.queued
 
     @property
     def busy(self) -> bool:
@@ -431,7 +384,7 @@ class Server:
         A hung scheduler of 0.5.23 leaves a stale account behind: where no run can tell better,
         the open HTTP requests do.
         """
-        if self.in_flight is None and self.metrics is not None and self.metrics.open_requests:
+        if self.in_flight is None and self.told.open_requests:
             return True
         return any((self.in_flight, self.running, self.queued))
 
@@ -443,43 +396,31 @@ class Server:
 
     @property
     def max_running(self) -> int | None:
-        sources = (self.loads, self.facts, self.ready, self.reader.facts)
+        sources = (self.told.loads, self.told.facts, self.ready, self.reader.facts)
         return first(*(source.max_running for source in sources if source is not None))
 
     @property
     def max_mamba(self) -> int | None:
-        sources = (self.facts, self.ready, self.reader.facts)
+        sources = (self.told.facts, self.ready, self.reader.facts)
         return first(*(source.max_mamba for source in sources if source is not None))
 
     @property
     def kv_tokens(self) -> int | None:
-        sources = (self.facts, self.ready, self.reader.facts)
+        sources = (self.told.facts, self.ready, self.reader.facts)
         return first(*(source.kv_tokens for source in sources if source is not None))
 
     @property
     def sglang(self) -> str | None:
         """The version that it says it is, else the one that was installed when it was started."""
-        answered = next((s.version for s in (self.facts, self.loads) if s and s.version), None)
-        return answered or (self.launch.sglang if self.launch is not None else None)
+        return self.told.version or (self.launch.sglang if self.launch is not None else None)
 
     def took_loads(self, loads: Loads | None, now: float) -> None:
         """An answer of ``/v1/loads``, or that there was none."""
-        if loads is None:
-            self.loads_failing += 1
-            if self.foreign is not None and self.probe.needs_key:
-                self.doing = NEEDS_KEY
-            return
-        if self.doing == NEEDS_KEY:
+        self.told.took_loads(loads, now)
+        if loads is not None and self.doing == NEEDS_KEY:
             self.doing = ""
-        self.loads, self.loads_at, self.loads_failing = loads, now, 0
-
-    def took_metrics(self, metrics: Metrics | None, asked: float, answered: float) -> None:
-        """An answer of ``/metrics``, and when it was asked for and came."""
-        if metrics is None:
-            return
-        self.metrics = metrics
-        if metrics.decode_tokens is not None:
-            self.rate.take(asked, answered, metrics.decode_tokens)
+        elif loads is None and self.foreign is not None and self.probe.needs_key:
+            self.doing = NEEDS_KEY
 
     def gen_tok_s(self, now: float) -> float | None:
         """Tokens decoded a second.
@@ -490,11 +431,11 @@ class Server:
         """
         if self.silent_since(now) is not None:
             return None
-        counted, at = self.rate.value, self.rate.at
+        counted, at = self.told.rate.value, self.told.rate.at
         if counted is not None and at is not None and now - at < 3 * self.timing.metrics:
             return counted
         decode, at, gap = self.reader.decode, self.reader.decode_at, self.reader.decode_gap
-        if not self.busy and self.loads is not None:
+        if not self.busy and self.told.loads is not None:
             return 0.0
         if decode is None or at is None or gap is None or gap > 30 or now - at > 30:
             return None
@@ -512,8 +453,3 @@ class Server:
             return "proving itself"
         percent = f" {self.reader.percent}%" if self.reader.percent is not None else ""
         return f"{self.reader.phase}{percent}"
-
-
-def first(*values: _N | None) -> _N | None:
-    """The first value that is known."""
-    return next((value for value in values if value is not None), None)

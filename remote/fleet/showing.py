@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from remote.fleet.server import Server, first
+from remote.fleet.answers import first
+from remote.fleet.server import Server
 from remote.protocol import Lights, Reading, ServerInfo, ServerState, Sizes
 
 _FRESH = 10.0
@@ -35,8 +36,8 @@ def state(server: Server, now: float) -> ServerState:
     """What moves."""
     serving = server.status in ("ready", "draining", "stalled", "foreign")
     usage = server.reader.usage if serving else None
-    metrics = server.metrics if serving else None
-    loads = server.loads if serving else None
+    metrics = server.told.metrics if serving else None
+    loads = server.told.loads if serving else None
     kv = first(
         loads.kv_usage if loads else None,
         metrics.kv_usage if metrics else None,
@@ -69,7 +70,7 @@ def state(server: Server, now: float) -> ServerState:
 
 def reading(server: Server) -> Reading:
     """The run's view of it."""
-    known = server.done if server.metrics is not None or server.reader.work else None
+    known = server.done if server.told.metrics is not None or server.reader.work else None
     return Reading(
         time=time.time(),
         url=server.url,
@@ -86,9 +87,9 @@ def lights(server: Server, now: float) -> Lights:
     if not server.alive:
         return Lights(process=False if server.status == "failed" else None)
     http: bool | None = None
-    if server.loads_failing:
-        http = False if server.loads_at is not None or server.loads_failing > 2 else None
-    elif server.loads_at is not None:
+    if server.told.loads_failing:
+        http = False if server.told.loads_at is not None or server.told.loads_failing > 2 else None
+    elif server.told.loads_at is not None:
         http = True
     tokens: bool | None = None
     work = server.work

@@ -316,7 +316,7 @@ class Watch:
                 if kind == "info" and server.status == "warming":
                     continue
                 # One that goes on answering nothing need not be asked as often.
-                failing = server.loads_failing if kind == "loads" else server.probe.missed // 2
+                failing = server.told.loads_failing if kind == "loads" else server.probe.missed // 2
                 slower = min(2.0 ** max(failing - 2, 0), 4.0)
                 if now - asked_at[kind] >= every[kind] * slower:
                     asked_at[kind] = now
@@ -354,8 +354,8 @@ class Watch:
             asked = time.time()
             metrics = await server.probe.metrics(self._timing.answer)
             if server.main is main:
-                server.took_metrics(metrics, asked, time.time())
+                server.told.took_metrics(metrics, asked, time.time())
         else:
             facts = await server.probe.server_info()
             if facts is not None and server.main is main:
-                server.facts = facts
+                server.told.facts = facts

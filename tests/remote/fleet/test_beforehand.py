@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from remote.fleet import finding, launcher, processes
 from remote.fleet.fleet import FleetError
+from remote.fleet.foreign import Foreign
 from remote.fleet.planning import refuse_take_over
-from remote.fleet.server import Foreign
 from remote.protocol import TargetSpec
 from tests.remote.fleet.conftest import Site
 from tests.remote.fleet.servers import by_hand, pid_of
