@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import os
 import shlex
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from console.arguments import GPUS, parse
+from console.arguments import GPUS, VERBS, parse
 from remote.arguments import USAGE
 
 UNREACHABLE: Final = 3
@@ -30,6 +31,9 @@ class UsageError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit status (0, 1, 2, 3 or 130)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is shown in escapes
+            stream.reconfigure(errors="backslashreplace")
     options = parse(sys.argv[1:] if argv is None else argv)
     try:
         return int(HANDLERS[options.verb](options))
@@ -119,11 +123,19 @@ def _go(verb: Awaitable[int]) -> int:
 
 def _console(options: argparse.Namespace) -> int:
     from dataclasses import replace
+    from difflib import get_close_matches
 
     from console import quiet
+    from console.config import ConfigError
 
     quiet.begin()
-    settings = _settings(options)
+    try:
+        settings = _settings(options)
+    except ConfigError:
+        if options.target and (near := get_close_matches(options.target, VERBS, 1, 0.7)):
+            text = f"{options.target}: no verb (did you mean {near[0]}?)"
+            raise UsageError(f"{text}, and no configuration with a target of that name") from None
+        raise
     first = settings.first(options.target)
     targets = list(settings.targets.values())
     if options.read_only:
@@ -290,6 +302,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _advise(options: argparse.Namespace) -> int:
+    import json
+
     import msgspec
 
     from remote import advise
@@ -307,7 +321,10 @@ def _advise(options: argparse.Namespace) -> int:
 
         seen = msgspec.convert(asyncio.run(looking.observed(_target(options))), advise.Observed)
     advice = advise.advise(seen)
-    print(msgspec.json.encode(advice).decode() if options.json else "\n".join(advise.lines(advice)))
+    if options.json:
+        print(json.dumps(msgspec.to_builtins(advice)))
+    else:
+        print("\n".join(advise.lines(advice)))
     return 0
 
 
@@ -344,6 +361,8 @@ def _init(options: argparse.Namespace) -> int:
         init.write(options.file)
     except FileExistsError:
         raise UsageError(f"{options.file}: exists already; name another file") from None
+    except OSError as error:
+        raise UsageError(f"{options.file}: {error.strerror}; name another file") from None
     usual = options.file == Path("stoker.toml")
     named = "" if usual else f" --config {shlex.quote(str(options.file.absolute()))}"
     print(f"{options.file} written: edit it, then `stoker status{named}`")

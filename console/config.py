@@ -59,6 +59,9 @@ VERBS = (
 )
 """Words that no target may be called, since ``stoker NAME`` opens the console on a target."""
 
+UNBUILT = ("doctor", "tune")
+"""Those of them that are not there yet."""
+
 HopKind = Literal["pct", "docker", "podman", "incus", "none"]
 _HOPS = tuple(kind for kind in get_args(HopKind) if kind != "none")
 _TOP = ("default", "targets", "fleet", "run", "alerts")
@@ -142,17 +145,20 @@ class Settings:
         for a name that is none."""
         if name is None and self.default is None and len(self.targets) > 1:
             return None
-        return self.target(name).name
+        if name is not None and name not in self.targets and name in UNBUILT:
+            raise ConfigError(f"{name}: this version has no such verb, and no target is called so")
+        return self.target(name, [verb for verb in VERBS if verb not in UNBUILT]).name
 
-    def target(self, name: str | None) -> Target:
-        """The named target, or the default, or the only one; ConfigError says which there are."""
+    def target(self, name: str | None, others: Sequence[str] = ()) -> Target:
+        """The named target, or the default, or the only one; ConfigError says which there are,
+        and whether one of the ``others`` may have been meant."""
         if name is None:
             name = self.default or (next(iter(self.targets)) if len(self.targets) == 1 else None)
         known = ", ".join(self.targets)
         if name is None:
             raise ConfigError(f"{self.path}: several targets ({known}): name one, or set `default`")
         if name not in self.targets:
-            near = _nearest(name, [*self.targets, *VERBS])
+            near = _nearest(name, [*self.targets, *others])
             raise ConfigError(f"{self.path}: no target {name!r}{near}; there is: {known}")
         return self.targets[name]
 

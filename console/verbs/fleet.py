@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import sys
 import time
@@ -179,7 +180,7 @@ async def _show(here: Session, request: Restart | Rollback, as_json: bool) -> Pl
     plan = await here.call(request, timeout=LEARN_S)
     assert isinstance(plan, Plan)
     if as_json:
-        print(msgspec.json.encode(plan).decode())
+        print(json.dumps(msgspec.to_builtins(plan)))
         return plan
     gpus = plan.swap.gpus if plan.swap is not None else []
     if plan.predicted_max_running is not None:

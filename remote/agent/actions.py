@@ -134,7 +134,9 @@ class Actions:
                     f"no server is ready yet, {len(coming)} are starting: wait for the first",
                     "no-servers",
                 )
-            raise RequestError("no server is up: start them first (u)", "no-servers")
+            raise RequestError(
+                "no server is up: start them first (u, or `stoker up`)", "no-servers"
+            )
 
         async def work() -> str:
             return await self._owner.run.start(

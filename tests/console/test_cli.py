@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -111,6 +112,9 @@ def test_flag_values() -> None:
         (["--config", "/nowhere.toml", "status"], 2, "no such configuration file"),
         (["status", "c"], 2, "no target 'c'"),
         (["statsu"], 2, "did you mean 'status'"),
+        (["--config", "/nowhere.toml", "statsu"], 2, "statsu: no verb (did you mean status?)"),
+        (["doctor"], 2, "stoker: doctor: this version has no such verb"),
+        (["init", "/nowhere/x.toml"], 2, "stoker init: /nowhere/x.toml: No such file"),
         (["status"], 2, "several targets (a, b)"),
         (["up", "--gpu", "x", "--", "a"], 2, "stoker up: --gpu x: numbers from 0 to 63"),
         (["up", "--gpu", "-1", "--", "a"], 2, "--gpu -1: numbers from 0 to 63"),
@@ -263,3 +267,25 @@ def test_a_plan_is_shown_beside_what_runs_now() -> None:
         "predicted: 0.0 GiB of pools, 0.0 GiB left for graphs and activations",
     ]
     assert plan_lines(Plan(None), []) == ["no flag changes: a plain restart"]
+
+
+def test_a_terminal_that_cannot_show_a_letter_is_shown_its_number(config: str) -> None:
+    """In a locale such as C; and JSON stays what it is."""
+    code = "import sys; from console.cli import main; from console.verbs.common import say\n"
+    code += "try: main(['--version'])\nexcept SystemExit: say('37 → 72')"
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    assert run.stdout.endswith(b"\n37 \\u2192 72\n")
+
+
+def test_whoever_reads_may_leave(tmp_path: Path) -> None:
+    """One who has read enough ends the command silently."""
+    code = "from console.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
+    (tmp_path / "s.json").write_text("{}")
+    words = [sys.executable, "-c", code, "advise", "--from", str(tmp_path / "s.json")]
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert run.returncode in (1, 120)
+    assert run.stderr == b""
