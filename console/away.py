@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from console import reckon
+from console import clocks, reckon
 from console.model import State
 from console.notices import Notice
 from console.prefs import Seen
@@ -21,9 +22,9 @@ def worth_telling(seen: Seen | None, state: State) -> bool:
     return seen is not None and seen.time > 0 and state.time - seen.time >= LEAST_S
 
 
-def account(seen: Seen, state: State, events: Sequence[Event]) -> list[Notice]:
-    """What a person who comes back wants to know, as :func:`remote.since.account` tells it;
-    ``events`` are those after ``seen.event``."""
+def account(seen: Seen, state: State, events: Sequence[Event]) -> Callable[[int], list[Notice]]:
+    """What a person who comes back wants to know, as :func:`remote.since.account` tells it, in so
+    many lines at most; ``events`` are those after ``seen.event``."""
     now = state.time
     found = since.account(
         seen,
@@ -33,24 +34,21 @@ def account(seen: Seen, state: State, events: Sequence[Event]) -> list[Notice]:
         alive=state.run.alive,
         eta_at=reckon.eta(state, now).at,
         words=since.Words(lambda at: moment(at, now), duration),
+        alerts=state.alerts,
     )
-    return [Notice(one.level, one.text, one.about, one.gpu, since=one.time) for one in found]
+    return lambda most: [
+        Notice(one.level, one.text, one.about, one.gpu, since=one.time) for one in found.lines(most)
+    ]
 
 
 def seen_now(state: State) -> Seen:
     """Where things stand, to be told from at the next look."""
-    progress = state.progress
-    return Seen(
-        state.time,
-        state.events[-1].id if state.events else 0,
-        progress.completed if progress else 0,
-        progress.rate_per_sec if progress else 0.0,
-        reckon.eta(state, state.time).at,
-    )
+    event = state.events[-1].id if state.events else 0
+    return since.seen(state.time, event, state.progress, reckon.eta(state, state.time).at)
 
 
 def title(seen: Seen, state: State) -> str:
-    """``You were away 7h12m, since 23:10``."""
-    return (
-        f"You were away {duration(state.time - seen.time)}, since {moment(seen.time, state.time)}"
-    )
+    """``You were away 7h12m, since 23:10 (UTC+1)``: all times of the panel are of that zone."""
+    zone = clocks.zone(time.localtime(state.time).tm_gmtoff)
+    away = duration(state.time - seen.time)
+    return f"You were away {away}, since {moment(seen.time, state.time)} ({zone})"

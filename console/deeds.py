@@ -18,7 +18,7 @@ from console.action import Action, Danger
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
 from console.notices import Notice, notices
-from console.text import visible
+from console.text import duration, visible
 from console.widgets.chart import SETS
 from remote.protocol import (
     Decide,
@@ -44,7 +44,8 @@ async def do(app: StokerApp, action: Action) -> None:
         case "wrong":
             found = notices(app.state, app.now())
             none = Notice("good", "nothing stands out")
-            show_notices(app, f"What is wrong now on {app.target_name}", found or [none])
+            shown = found or [none]
+            show_notices(app, f"What is wrong now on {app.target_name}", lambda _: shown)
         case "since":
             app.spawn(tell_away(app, asked=True))
         case "answers":
@@ -116,16 +117,18 @@ async def tell_away(app: StokerApp, *, asked: bool) -> None:
     await app.outbox.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
     fresh = [e for e in watch.state.events if e.id > seen.event]
     found = away.account(seen, watch.state, fresh)
-    if not found or app.front is not watch:
+    if not found(1) or app.front is not watch:
         return
     if not asked and len(app.screen_stack) > 1:
-        app.say(f"{away.title(seen, watch.state)}: w tells what happened")
+        gone = duration(watch.state.time - seen.time)
+        app.say(f"You were away {gone}: w tells what happened")
     else:
         show_notices(app, away.title(seen, watch.state), found)
 
 
-def show_notices(app: StokerApp, title: str, found: list[Notice]) -> None:
-    """A panel of them; the key beside one goes on with its action."""
+def show_notices(app: StokerApp, title: str, found: Callable[[int], list[Notice]]) -> None:
+    """A panel of them, of one who gives so many at most; the key beside one goes on with its
+    action."""
     from console.screens.away import AwayScreen
 
     def left(chosen: str | Notice | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -18,11 +20,15 @@ _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
 class AwayText(Painted):
-    """The notices, the chosen one in sight."""
+    """The notices, of one who gives so many at most: as many as fit whole, the chosen one in
+    sight."""
 
-    def __init__(self, found: list[Notice]) -> None:
+    MOST = 24
+
+    def __init__(self, found: Callable[[int], list[Notice]]) -> None:
         super().__init__()
-        self.found = found
+        self._all = found
+        self.found = found(self.MOST)
         self.chosen: int | None = None
 
     def move(self, by: int) -> None:
@@ -32,40 +38,46 @@ class AwayText(Painted):
         self.chosen = max(0, min(last, at + by))
         self.show()
 
-    def _blocks(self, width: int) -> list[list[Line]]:
-        return [
-            notice_block(notice, width, chosen=index == self.chosen)
-            for index, notice in enumerate(self.found)
-        ]
+    def _fitting(self, width: int, height: int) -> list[Line]:
+        """So many that they fit; where even few do not, those around the chosen one."""
+        for most in range(self.MOST, 0, -1):
+            self.found = self._all(most)
+            blocks = [
+                notice_block(notice, width, chosen=index == self.chosen)
+                for index, notice in enumerate(self.found)
+            ]
+            if sum(map(len, blocks)) <= height:
+                break
+        end = sum(len(block) for block in blocks[: (self.chosen or 0) + 1])
+        return [line for block in blocks for line in block][max(0, end - height) :]
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        blocks = self._blocks(width)
-        end = sum(len(block) for block in blocks[: (self.chosen or 0) + 1])
-        lines = [line for block in blocks for line in block]
-        return lines[max(0, end - height) :]
+        return self._fitting(width, height)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """See :class:`textual.widget.Widget`."""
-        return min(sum(map(len, self._blocks(width))), max(3, viewport.height - 6))
+        most = max(3, viewport.height - 6)
+        return min(len(self._fitting(width, most)), most)
 
 
 class AwayScreen(ModalScreen[str | Notice]):
     """Leaves with the action whose key was pressed, with the notice whose logs are wanted, or
     with nothing."""
 
-    def __init__(self, title: str, found: list[Notice]) -> None:
+    def __init__(self, title: str, found: Callable[[int], list[Notice]]) -> None:
         super().__init__()
         self._said = title
         self._found = found
 
     def compose(self) -> ComposeResult:
         """See :class:`ModalScreen`."""
+        text = AwayText(self._found)
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._said)
-            logs = "↑↓ choose, ⏎ shows its logs; " if any(map(has_logs, self._found)) else ""
+            logs = "↑↓ choose, ⏎ shows its logs; " if any(map(has_logs, text.found)) else ""
             box.border_subtitle = f"{logs}any other key goes on"
-            yield AwayText(self._found)
+            yield text
 
     def on_key(self, event: events.Key) -> None:
         """Choose, or leave."""
@@ -74,10 +86,10 @@ class AwayScreen(ModalScreen[str | Notice]):
         if event.key in _MOVES:
             text.move(_MOVES[event.key])
         elif event.key == "enter":
-            chosen = self._found[text.chosen or 0]
+            chosen = text.found[text.chosen or 0]
             self.dismiss(chosen if has_logs(chosen) else chosen.action)
         else:
-            offered = (BY_NAME[notice.action] for notice in self._found if notice.action)
+            offered = (BY_NAME[notice.action] for notice in text.found if notice.action)
             self.dismiss(next((a.name for a in offered if event.key in a.keys), ""))
 
 

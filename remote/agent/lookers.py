@@ -10,7 +10,7 @@ from remote.agent.diff import Picture
 from remote.agent.webhook import Caller, Webhook, now_utc, span
 from remote.journal import Journal
 from remote.protocol import Alert, Event
-from remote.since import Seen, Words, account
+from remote.since import Seen, Words, account, seen
 
 DIGEST_S: Final = 8 * 3600.0
 """So often is told what happened while nobody looked and a run goes on."""
@@ -76,31 +76,30 @@ class Lookers:
             self._ended = False
             self._digest(self._seen, picture, now)
 
-    def _digest(self, seen: Seen, picture: Picture, now: float) -> None:
+    def _digest(self, before: Seen, picture: Picture, now: float) -> None:
         """The same that the console tells one who comes back."""
-        events: list[Event] = [e for e in self._journal.recent if e.id > seen.event]
+        events: list[Event] = [e for e in self._journal.recent if e.id > before.event]
         found = account(
-            seen,
+            before,
             now=now,
             events=events,
             progress=picture.run.progress,
             alive=picture.run.alive,
             eta_at=_eta_at(picture, now),
             words=Words(now_utc, span),
-        )
+            alerts=picture.alerts,
+        ).lines()
         if found:
             lines = [f"{_SIGN[one.level]} {one.text}" for one in found]
-            self._webhook.say(f"since {now_utc(seen.time)}:\n" + "\n".join(lines))
+            self._webhook.say(f"since {now_utc(before.time)}:\n" + "\n".join(lines))
         self._looked(picture)
 
     def _looked(self, picture: Picture) -> None:
         now = self._clock()
-        progress = picture.run.progress
-        self._seen = Seen(
+        self._seen = seen(
             round(now, 3),
             self._journal.last_event,
-            progress.completed if progress else 0,
-            progress.rate_per_sec if progress else 0.0,
+            picture.run.progress,
             _eta_at(picture, now),
         )
         self._journal.note(_SEEN, self._seen)

@@ -16,13 +16,15 @@ from textual.pilot import Pilot
 import console.app
 from console import away, prefs
 from console.app import StokerApp
+from console.clocks import zone
 from console.looks import KEEP_S
 from console.model import Link, State, reduce
 from console.prefs import Prefs, Seen
 from console.screens.away import AwayScreen
 from console.screens.run import RunScreen
+from console.text import moment
 from console.widgets.progress import ProgressHeader
-from remote.protocol import Event
+from remote.protocol import Alert, Event
 from tests.bench.terminal import Terminal
 from tests.console.screen.driver import driven
 from tests.console.screen.story import BEGAN, JOURNAL, Story, connect
@@ -34,34 +36,151 @@ def told(story: Story) -> State:
     return reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
 
 
-def test_deaths_alerts_swaps_and_drift_are_told_worst_first() -> None:
-    """A night on one panel."""
-    story = Story(lambda _: None, lambda _: None)
+def night(story: Story, hours: float = 8.0) -> tuple[State, Seen]:
+    """The story's state, and how it was seen so long before."""
     state = told(story)
-    night = 8 * 3600
-    seen = Seen(state.time - night, 10, int(story.done) - 20_000, 2.0, state.time + 3_600)
-    events = [
-        Event(11, state.time - 7_000, "server.failed", "error", "GPU 3: out of memory", 3),
-        Event(12, state.time - 6_000, "server.failed", "error", "GPU 3: out of memory", 3),
-        Event(13, state.time - 5_990, "server.restart", "info", "GPU 3: starting again in 5 s", 3),
-        Event(14, state.time - 5_000, "alert", "error", "ETA 208 h, over the 48 h allowed"),
-        Event(15, state.time - 5_000, "alert", "error", "ETA 208 h, over the 48 h allowed"),
-        Event(16, state.time - 4_000, "swap.done", "info", "37 → 72 slots", None, "kim"),
-        Event(17, state.time - 3_000, "action", "info", "run pause", None, "kim"),
-        Event(18, state.time - 2_000, "agent.lost", "warning", "nothing was watched for 2 min 5 s"),
-    ]
-    found = away.account(seen, state, events)
-    texts = [n.text for n in found]
-    assert texts[0] == "2 server deaths: GPU 3 ×2"
-    assert texts.count("ETA 208 h, over the 48 h allowed") == 1
-    assert any("swap: 37 → 72 slots" in t for t in texts)
-    assert any("kim: run pause" in t for t in texts)
-    assert any("nothing was watched for 2 min 5 s" in t for t in texts)
-    assert any("20,000 prompts were done, 0.69/s (it was 2.00/s)" in t for t in texts)
-    assert any("later than it looked then" in t for t in texts)
-    assert [n.level for n in found] == sorted(
-        (n.level for n in found), key=["error", "warning", "good", "info"].index
+    progress = state.progress
+    assert progress is not None
+    progress = msgspec.structs.replace(
+        progress, failed=12, set_aside=30, not_in_s3=9_000, pid=7, retries={"timeout": 300, "x": 1}
     )
+    state = replace(state, run=msgspec.structs.replace(state.run, progress=progress))
+    done, eta = int(story.done) - 20_000, state.time + 3_600
+    seen = Seen(state.time - hours * 3_600, 10, done, 2.0, eta, 2, 0, 500, {"timeout": 10}, 7)
+    return state, seen
+
+
+def test_a_night_is_told_worst_first_with_times_causes_and_what_is_over() -> None:
+    """Deaths, restarts, alerts, swaps, deeds; rate, ETA, failures, retries and uploads."""
+    story = Story(lambda _: None, lambda _: None)
+    state, seen = night(story)
+    at = state.time
+    events = [
+        Event(11, at - 7_000, "server.failed", "error", "GPU 3: out of memory", 3),
+        Event(12, at - 6_000, "server.failed", "error", "GPU 3: out of memory", 3),
+        Event(13, at - 5_990, "server.restart", "info", "GPU 3: starting again in 5 s", 3),
+        Event(14, at - 5_900, "server.ready", "info", "GPU 3: ready after 40 s", 3),
+        Event(15, at - 5_000, "alert", "error", "ETA 208 h, over the 48 h allowed"),
+        Event(16, at - 4_900, "alert.over", "info", "over: ETA 51.0 h, over the 48 h allowed"),
+        Event(17, at - 4_800, "alert", "error", "ETA 99.1 h, over the 48 h allowed"),
+        Event(18, at - 4_700, "alert", "warning", "GPU 5: 88 °C", 5),
+        Event(19, at - 4_600, "alert.over", "info", "over: GPU 5: 87 °C", 5),
+        Event(20, at - 4_000, "swap.done", "info", "37 → 72 slots", None, "kim"),
+        Event(21, at - 3_000, "action", "info", "run pause", None, "kim"),
+        Event(22, at - 2_000, "server.stalled", "error", "GPU 1: no token for 300 s", 1),
+        Event(23, at - 1_000, "run.failed", "error", "the run ended (killed) with 9 done"),
+    ]
+    state = replace(state, alerts=(Alert("eta", "ETA 90.0 h, over the 48 h allowed", at - 4_800),))
+    found = away.account(seen, state, events)(20)
+    texts = [n.text for n in found]
+
+    def said(ago: float) -> str:
+        return moment(at - ago, at)
+
+    assert f"GPU 3 ×2 died {said(7_000)} to {said(6_000)}: out of memory; " in texts[1]
+    assert texts[1].endswith(f"ready again {said(5_900)}")
+    assert texts[0] == f"GPU 1 stalled {said(2_000)}: no token for 300 s; not ready since"
+    one = f"the agent started servers again by itself 1×, {said(5_990)}"
+    two = f"2×, {said(5_000)} to {said(4_800)} ETA 99.1 h, over the 48 h allowed: still so"
+    three = f"{said(4_700)} GPU 5: 88 °C: over {said(4_600)}"
+    assert {one, two, three} <= set(texts)
+    assert f"{said(1_000)} the run ended (killed) with 9 done" in texts
+    assert f"{said(4_000)} swap: 37 → 72 slots" in texts
+    assert f"{said(3_000)} kim: run pause" in texts
+    assert any(t.startswith("20,000 prompts were done, 0.69/s (it was 2.00/s, is ") for t in texts)
+    assert any("later than it looked then" in t for t in texts)
+    assert "prompts: 10 given up, 30 set aside, 291 tries again (timeout 290, x 1)" in texts
+    assert "S3: 9,000 records not uploaded (500 then)" in texts
+    levels = ["error", "warning", "good", "info"]
+    assert [n.level for n in found] == sorted((n.level for n in found), key=levels.index)
+
+
+def test_what_is_wrong_since_before_is_told_and_another_process_counts_from_nothing() -> None:
+    """An alert that began before the look, and retries of a run that was started again."""
+    story = Story(lambda _: None, lambda _: None)
+    state, seen = night(story)
+    seen = msgspec.structs.replace(seen, pid=6, retries={"timeout": 290})
+    at = state.time
+    hot = Alert("hot.2", "GPU 2: 90 °C", seen.time - 60)
+    down = Alert("server.failed.1", "GPU 1: failed", seen.time - 60, "error")
+    state = replace(state, alerts=(hot, down))
+    over = Event(11, at - 50, "alert.over", "info", "over: disk: 1.0 GB free in the workspace")
+    texts = [n.text for n in away.account(seen, state, [over])(20)]
+    assert f"{moment(hot.since, at)} GPU 2: 90 °C: still so" in texts
+    assert f"from before disk: 1.0 GB free in the workspace: over {moment(at - 50, at)}" in texts
+    assert any("301 tries again (timeout 300, x 1)" in t for t in texts)
+    assert not any("GPU 1: failed" in t for t in texts)
+
+
+def flood(story: Story, seen: Seen) -> list[Event]:
+    """Five hundred events of a bad night."""
+    kinds = [
+        (
+            "server.failed",
+            "error",
+            "GPU {g}: CUDA out of memory: tried to allocate {n} MiB",
+        ),
+        ("server.restart", "info", "GPU {g}: starting again in {n} s"),
+        ("alert", "warning", "GPU {g}: {n} °C"),
+        ("alert.over", "info", "over: GPU {g}: {n} °C"),
+        ("swap.failed", "error", "swap {n}: canary GPU {g} gave 3% less than the others"),
+        ("action", "info", "restart GPU {g}, attempt {n}"),
+        ("run.control", "error", "control.json {n}: No space left on device; trying again"),
+    ]
+    step = (story.now - seen.time) / 500
+    found = []
+    for n in range(500):
+        kind, level, text = kinds[n % len(kinds)]
+        gpu = n % 8
+        said = text.format(g=gpu, n=n)
+        who = "kim@laptop" if kind == "action" else ""
+        found.append(Event(11 + n, seen.time + n * step, kind, level, said, gpu, who))  # type: ignore[arg-type]
+    return found
+
+
+def test_five_hundred_events_are_a_few_lines_and_the_rest_is_counted() -> None:
+    """However few lines there are, nothing is lost: it is in a line or counted."""
+    story = Story(lambda _: None, lambda _: None)
+    state, seen = night(story)
+    account = away.account(seen, state, flood(story, seen))
+    for most in (8, 12, 24):
+        texts = [n.text for n in account(most)]
+        assert len(texts) <= most
+        assert any("20,000 prompts were done" in t for t in texts)
+        assert any("CUDA out of memory" in t for t in texts)
+        assert texts[-1].startswith("and more: ")
+    assert "swaps" in texts[-1]
+    gone = away.account(seen, state, flood(story, seen)[100:])(12)
+    assert "100 earlier events" in gone[-1].text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (220, 60)])
+async def test_such_a_night_is_one_panel(size: tuple[int, int]) -> None:
+    """Whole lines, the work among them, and the key to the rest."""
+    async with driven(size) as one:
+        story, app = one.story, one.app
+        _, seen = night(story)
+        seen = msgspec.structs.replace(seen, event=story.events[-1].id)
+        for event in flood(story, seen):
+            story.say(
+                event.kind,
+                event.text,
+                gpu=event.gpu,
+                level=event.level,
+                who=event.who,
+                at=event.time,
+            )
+        await one.until(lambda: len(app.state.events) > 500)
+        app.front.seen = seen
+        await one.keys("w")
+        await one.sees("You were away 8h")
+        await one.sees(f"({zone(time.localtime().tm_gmtoff)})")
+        await one.sees("prompts were done")
+        await one.sees("and more: ")
+        assert "e events" in " ".join(one.screen().split())
+        assert "any other key goes on" in one.screen()
+        await one.keys("e")
+        await one.until(lambda: app.current_mode == "events")
 
 
 def test_a_short_absence_is_not_worth_a_panel() -> None:
@@ -135,7 +254,8 @@ async def test_the_panel_comes_again_after_a_night_with_the_console_open() -> No
         story.find()
         await one.until(lambda: isinstance(app.screen, AwayScreen))
         await one.sees("You were away 2h0")
-        await one.sees("1 server deaths: GPU 3")
+        await one.sees("GPU 3 died ")
+        await one.sees("out of memory; not ready since")
         told = re.search(r"([0-9,]+) prompts were done", one.screen())
         assert told is not None
         assert int(told[1].replace(",", "")) < story.done - done
