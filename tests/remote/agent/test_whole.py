@@ -232,7 +232,7 @@ async def test_every_flag_of_the_installed_sglang_can_be_read(site: Site) -> Non
 async def test_first_steps_then_kills_of_run_and_agent(site: Site) -> None:
     refused = await site.ask(RunStart(spec=site.spec))
     assert isinstance(refused, Failure)
-    assert refused.text == "no server is up: start them first (u)"
+    assert refused.text == "no server is up: start them first (u, or `stoker up`)"
 
     assert "epoch 1" in await site.done(Up(spec=site.spec))
     shown = await site.until(ready)
