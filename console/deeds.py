@@ -7,22 +7,19 @@ front when the key was pressed, whichever is in front when the answer is given.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from console import away, model, reckon
 from console.action import Action, Danger
 from console.actions import BY_NAME, command_line, danger
-from console.feed import PLAN_S, FeedError
+from console.feed import FeedError
 from console.notices import Notice, notices
-from console.text import duration, visible
+from console.text import duration
 from console.widgets.chart import SETS
 from remote.protocol import (
     Decide,
-    Plan,
     ReadEvents,
     Rollback,
     RunControl,
@@ -31,7 +28,6 @@ from remote.protocol import (
 
 if TYPE_CHECKING:
     from console.app import StokerApp
-    from console.watch import Watch
 
 
 async def do(app: StokerApp, action: Action) -> None:
@@ -96,6 +92,8 @@ async def do(app: StokerApp, action: Action) -> None:
             run_go(app)
         case "keep" | "take_back":
             await decide(app, action)
+        case "rollback":
+            await ask_rollback(app)
         case _ if action.request is not None:
             await confirm_and_send(app, action)
         case _ if action.screens and app.current_mode not in action.screens:
@@ -249,40 +247,33 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     where = f"GPU {scope[0]} of" if scope else f"all {count} servers of"
     question = f"{action.title}: {where if action.group == 'Fleet' else ''} {watch.name}"
     cost = ""
-    if action.name in ("down", "rollback"):
-        way = "all" if action.name == "down" else "rolling"
-        cost = reckon.swap_cost(state, scope or numbers, way)
+    if action.name == "down":
+        cost = reckon.swap_cost(state, scope or numbers)
     elif action.name == "run.stop":
         cost = reckon.stop_cost(state)
     question = " ".join(question.split())
-    plan = None
-    named: list[int] = []
-    if isinstance(request, Rollback):
-        looking = msgspec.structs.replace(request, dry_run=True)
-        plan = functools.partial(plan_lines, watch, looking, named)
-
-    def do() -> Coroutine[Any, Any, object]:
-        sent = request
-        if isinstance(sent, Rollback):  # what the plan has named, and was confirmed with it
-            sent = msgspec.structs.replace(sent, take_over=named)
-        return app.outbox.send(sent, watch)
-
-    await _confirm(app, question, action, how, line, cost, do, plan)
+    send = functools.partial(app.outbox.send, request, watch)
+    await _confirm(app, question, action, how, line, cost, send)
 
 
-async def plan_lines(watch: Watch, request: Rollback, named: list[int]) -> list[str]:
-    """What a rollback would change, and its cost as the agent reckons it; or why it cannot be.
+async def ask_rollback(app: StokerApp) -> None:
+    """Choose an epoch to go back to, look at its plan, confirm."""
+    from console.screens.rollback import RollbackScreen, choices
 
-    ``named`` gets the processes of others' servers that it would end.
-    """
-    try:
-        found = await watch.call(request, PLAN_S)
-    except FeedError as error:
-        return [visible(str(error))]
-    if not isinstance(found, Plan):
-        return []
-    named[:] = found.take_over
-    return [visible(line) for line in (*found.diff, *found.warnings, *found.costs)]
+    watch = app.front
+    spec = watch.state.target
+    if spec is None:
+        app.say("nothing is known of the target yet", "warning")
+        return
+    if not choices(watch.state):
+        app.say("there is no other epoch to go back to", "warning")
+        return
+
+    def decided(request: Rollback | None) -> None:
+        if request is not None:
+            app.spawn(app.outbox.send(request, watch))
+
+    await app.push_screen(RollbackScreen(watch, spec), decided)
 
 
 def pause_costs(state: model.State) -> str:
@@ -320,7 +311,6 @@ async def _confirm(
     line: str,
     cost: str,
     do: Callable[[], Coroutine[Any, Any, object]],
-    plan: Callable[[], Awaitable[list[str]]] | None = None,
 ) -> None:
     """Ask, then do it beside the screen."""
     from console.screens.confirm import Confirm
@@ -329,4 +319,4 @@ async def _confirm(
         if yes:
             app.spawn(do())
 
-    await app.push_screen(Confirm(question, action, how, line, cost, plan), decided)
+    await app.push_screen(Confirm(question, action, how, line, cost), decided)

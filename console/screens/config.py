@@ -16,54 +16,14 @@ from console import model, saved
 from console.presets import Recipe, Start, starts
 from console.screens.ask import AskLine
 from console.screens.base import StokerScreen, set_height
-from console.text import gpu_time, moment, number, percent, visible
+from console.text import visible
+from console.widgets.epochs import epoch_line, head_line
 from console.widgets.flag_table import FlagTable
 from console.widgets.paint import Line, Painted, Part, clip, cut, pad, spread
-from remote.protocol import Epoch, FlagValue
+from remote.protocol import FlagValue
 
 if TYPE_CHECKING:
     from console.app import StokerApp
-
-_HEAD = (
-    ("epoch", 6),
-    ("since", 12),
-    ("tok/s/GPU", 11),
-    ("slots", 7),
-    ("mamba", 7),
-    ("kv", 6),
-    ("measured", 12),
-)
-_WIDE = 1 + sum(wide for _, wide in _HEAD) + 1
-
-
-def epoch_line(state: model.State, epoch: Epoch, chosen: bool, now: float, width: int) -> Line:
-    """One epoch: what it gave, and what was changed for it."""
-    best = model.winner(state.epochs)
-    ids = [e.id for e in state.epochs]
-    index = ids.index(epoch.id)
-    changes = model.flag_changes(state.epochs[index - 1].flags, epoch.flags) if index else []
-    now_runs = model.current_epoch(state)
-    current = now_runs is not None and now_runs.id == epoch.id
-    star = best is not None and best.id == epoch.id
-    line: list[Part] = [
-        ("▸" if chosen else " ", "bold accent"),
-        (pad(f"{epoch.id}", 5, ">"), "bold strong" if current else "text"),
-        (pad(moment(epoch.since, now), 12, ">"), "text"),
-        (pad(number(epoch.tok_s_per_gpu), 11, ">"), "bold good" if star else "text"),
-        (pad(number(epoch.max_running), 7, ">"), "text"),
-        (pad(percent(epoch.mamba_usage), 7, ">"), "text"),
-        (pad(percent(epoch.kv_usage), 6, ">"), "text"),
-        (pad(gpu_time(epoch.seconds or None), 12, ">"), "dim"),
-        ("  ", "text"),
-    ]
-    if star:
-        line.append(("best  ", "bold good"))
-    if current:
-        line.append(("runs now  ", "accent"))
-    words = "; ".join(c.text for c in changes) if changes else (epoch.why or "first flags")
-    line.append((visible(words), "text"))
-    line.append((f"  {visible(epoch.who)}" if epoch.who else "", "dim"))
-    return clip(line, width)
 
 
 def start_line(start: Start, chosen: bool, width: int) -> Line:
@@ -108,9 +68,7 @@ class Starts(Painted):
         state, now = self.app.state, self.app.now()
         found = self.found
         self.chosen = max(0, min(self.chosen, len(found) - 1))
-        head: list[Part] = [(pad(word, wide, ">"), "dim") for word, wide in _HEAD]
-        head.append(("  what was changed", "dim"))
-        lines: list[Line] = [clip(head, width)]
+        lines: list[Line] = [head_line(width)]
         if not state.epochs:
             lines = [[("no epoch yet: servers have not been started here", "dim")]]
         for index, start in enumerate(found):

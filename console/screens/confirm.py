@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -15,10 +13,7 @@ from console.action import Action, Danger
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks with one key, or with a typed word where a whole fleet is meant.
-
-    ``plan`` asks the agent what exactly would be done; its lines are shown once they have come.
-    """
+    """Asks with one key, or with a typed word where a whole fleet is meant."""
 
     def __init__(
         self,
@@ -27,7 +22,6 @@ class Confirm(ModalScreen[bool]):
         how: Danger,
         line: str,
         cost: str = "",
-        plan: Callable[[], Awaitable[list[str]]] | None = None,
     ) -> None:
         super().__init__()
         self.question = question
@@ -35,7 +29,6 @@ class Confirm(ModalScreen[bool]):
         self.how = how
         self.line = line
         self.cost = cost
-        self.plan = plan
 
     def compose(self) -> ComposeResult:
         """See :class:`ModalScreen`."""
@@ -46,8 +39,6 @@ class Confirm(ModalScreen[bool]):
                 yield Static(f"What it costs: {self.action.loses}", markup=False)
             if self.cost:
                 yield Static(f"Now: {self.cost}.", markup=False, classes="bad")
-            if self.plan is not None:
-                yield Static("asking the agent for the plan …", id="plan", markup=False)
             if self.line:
                 yield Static(f"The same from a shell:  {self.line}", markup=False, classes="hint")
             yield Static("")
@@ -58,15 +49,6 @@ class Confirm(ModalScreen[bool]):
                 yield Input(id="word", placeholder=self.action.word)
             else:
                 yield Static("y does it; n or esc leaves it.", markup=False)
-
-    def on_mount(self) -> None:
-        """The plan is asked for while the question stands."""
-        if self.plan is not None:
-            self.run_worker(self._show(self.plan))
-
-    async def _show(self, plan: Callable[[], Awaitable[list[str]]]) -> None:
-        lines = await plan()
-        self.query_one("#plan", Static).update(Content("\n".join(lines)))
 
     def on_key(self, event: events.Key) -> None:
         """y, n, esc."""

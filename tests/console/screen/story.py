@@ -669,8 +669,9 @@ class Story:
                 return self.restart(request)
             case Decide(keep=keep):
                 return self.decide(keep)
-            case Rollback(dry_run=dry):
-                flags = self.epochs[-2].flags
+            case Rollback(dry_run=dry, epoch=wanted):
+                then = [e for e in self.epochs if e.id == wanted] or [self.epochs[-2]]
+                flags = then[0].flags
                 return self.restart(Restart(self.spec, flags, dry_run=dry))
             case RunControl(do=do):
                 self.concurrency = request.concurrency or self.concurrency

@@ -39,7 +39,6 @@ from remote.protocol import (
     Request,
     Restart,
     Result,
-    Rollback,
     RunControl,
     RunStart,
     Skipped,
@@ -459,22 +458,6 @@ async def test_one_gpu_needs_a_key_all_need_a_word() -> None:
         await one.keys("enter")
         await one.until(lambda: len(one.sent(Down)) == 2)
         assert one.sent(Down)[1].gpus is None
-
-
-async def test_a_roll_back_shows_what_it_would_change_before_it_is_confirmed() -> None:
-    """The agent's own plan stands in the question, and only the word sends it."""
-    async with driven() as one:
-        flags = {**one.story.epochs[-1].flags, "mem-fraction-static": 0.91}
-        number = one.story.epochs[-1].id + 1
-        one.story.epochs.append(Epoch(number, one.story.now, flags, "ops", "a try"))
-        one.story.tell()
-        await one.keys("b")
-        await one.until(lambda: isinstance(one.app.screen, Confirm))
-        await one.sees("mem-fraction-static 0.91 → 0.85")
-        assert [r.dry_run for r in one.sent(Rollback)] == [True]
-        await one.write("rollback")
-        await one.keys("enter")
-        await one.until(lambda: [r.dry_run for r in one.sent(Rollback)] == [True, False])
 
 
 async def test_read_only_looks_and_never_sends() -> None:
