@@ -82,11 +82,9 @@ class Fleet:
             spec=lambda: self._spec,
             servers=self._all,
             lock=self._lock,
-            launcher=self.launcher,
             knowledge=self.knowledge,
             operations=self.operations,
             background=self._background,
-            emit=emit,
         )
         self._watch = Watch(
             servers=self._all,
@@ -97,9 +95,6 @@ class Fleet:
             catalogue=lambda: self.knowledge.catalogue,
             background=self._background,
             reported=reported,
-            run=run,
-            emit=emit,
-            timing=self.timing,
         )
         self._stopper = Stopper(
             self._lock,

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 from remote.fleet import environment, processes, tail
@@ -26,6 +27,20 @@ _CODE = Path(__file__).resolve().parents[2]
 
 LEAST_DISK = 256 << 20
 """Free bytes below which no server is started: its log would stop, and then it."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a server is to be started with, and for whom."""
+
+    spec: TargetSpec
+    flags: Flags
+    epoch: int | None
+    who: str
+    swap: int | None = None
+    catalogue: Catalogue | None = None
+    version: str | None = None
+    """The SGLang that is installed now."""
 
 
 class Launcher:
@@ -111,22 +126,12 @@ class Launcher:
         except OSError as error:
             raise FleetError(f"log folder {folder}: {error.strerror}") from error
 
-    async def prepare(
-        self,
-        spec: TargetSpec,
-        gpu: int,
-        flags: Flags,
-        *,
-        epoch: int | None,
-        who: str,
-        swap: int | None = None,
-        catalogue: Catalogue | None = None,
-        version: str | None = None,
-    ) -> Launch:
+    async def prepare(self, gpu: int, asked: Start) -> Launch:
         """Check, and write down the launch of server ``gpu``; :meth:`hold` then starts it.
 
         Raises :class:`FleetError` where a check fails.
         """
+        spec, flags = asked.spec, asked.flags
         try:
             sglang_flags.refuse_own(flags)
         except FlagError as error:
@@ -144,16 +149,18 @@ class Launcher:
             launch=uuid.uuid4().hex,
             gpu=gpu,
             port=spec.fleet.base_port + gpu,
-            argv=sglang_flags.server_argv(spec.python, spec.fleet, gpu, flags, catalogue, config),
+            argv=sglang_flags.server_argv(
+                spec.python, spec.fleet, gpu, flags, asked.catalogue, config
+            ),
             cwd=str(self.workspace.root),
             log=str(log),
             log_offset=_size(log),
             flags=flags,
-            epoch=epoch,
-            swap=swap,
-            who=who,
+            epoch=asked.epoch,
+            swap=asked.swap,
+            who=asked.who,
             asked=time.time(),
-            sglang=version,
+            sglang=asked.version,
         )
         await asyncio.to_thread(folder.write_launch, record)
         return record

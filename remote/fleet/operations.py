@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from remote.fleet import identity, processes
-from remote.fleet.launcher import Launcher, describe
+from remote.fleet.launcher import Launcher, Start, describe
 from remote.fleet.outside import Dispatch, Emit, FleetError, RunSide
 from remote.fleet.records import Launch, Ready, Wanted
 from remote.fleet.server import Server
 from remote.fleet.timing import Timing
-from remote.protocol import Flags, InFlight, TargetSpec
-from remote.sglang.catalogue import Catalogue
+from remote.protocol import InFlight
 from remote.sglang.causes import Cause
 
 _BACK_TO = 0.10
@@ -49,18 +48,7 @@ class Operations:
             tried=server.ready is not None,
         )
 
-    async def start(
-        self,
-        server: Server,
-        spec: TargetSpec,
-        flags: Flags,
-        *,
-        epoch: int | None,
-        who: str,
-        swap: int | None = None,
-        catalogue: Catalogue | None = None,
-        version: str | None = None,
-    ) -> Launch:
+    async def start(self, server: Server, asked: Start) -> Launch:
         """Start a server that does not run, once nothing of an earlier one is left; it is
         observed from its launch on.
 
@@ -69,21 +57,12 @@ class Operations:
         """
         await self.clear_away(server)
         await self._memory_back(server)
-        launch = await self.launcher.prepare(
-            spec,
-            server.gpu,
-            flags,
-            epoch=epoch,
-            who=who,
-            swap=swap,
-            catalogue=catalogue,
-            version=version,
-        )
-        server.start_seconds = spec.fleet.start_seconds
+        launch = await self.launcher.prepare(server.gpu, asked)
+        server.start_seconds = asked.spec.fleet.start_seconds
         server.beginning = True
         try:
             server.begin(launch)
-            await self.launcher.hold(spec, launch)
+            await self.launcher.hold(asked.spec, launch)
         except FleetError as error:
             server.fail(Cause("start", str(error), again=False))
             await self.clear_away(server)
@@ -93,7 +72,10 @@ class Operations:
         server.find_process()
         pid = server.main.pid if server.main is not None else "?"
         self.emit(
-            "server.starting", f"GPU {server.gpu}: started, pid {pid}", gpu=server.gpu, who=who
+            "server.starting",
+            f"GPU {server.gpu}: started, pid {pid}",
+            gpu=server.gpu,
+            who=asked.who,
         )
         return launch
 

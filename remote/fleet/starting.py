@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from remote.fleet.background import Background
 from remote.fleet.cold import ColdStart, NotItsTurnError
 from remote.fleet.knowledge import Knowledge
-from remote.fleet.launcher import Launcher, api_key, describe
+from remote.fleet.launcher import Start, api_key, describe
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, InVainError
+from remote.fleet.outside import FleetError, InVainError
 from remote.fleet.records import Launch
 from remote.fleet.server import Server
 from remote.protocol import Epoch, Flags, TargetSpec
@@ -27,17 +27,16 @@ class Starter:
         spec: Callable[[], TargetSpec],
         servers: Callable[[], list[Server]],
         lock: Callable[[int], asyncio.Lock],
-        launcher: Launcher,
         knowledge: Knowledge,
         operations: Operations,
         background: Background,
-        emit: Emit,
     ) -> None:
         self._spec, self._servers, self._lock = spec, servers, lock
-        self._launcher, self._knowledge, self._operations = launcher, knowledge, operations
-        self._background, self._emit = background, emit
+        self._launcher, self._emit = operations.launcher, operations.emit
+        self._knowledge, self._operations = knowledge, operations
+        self._background = background
         self._shown: list[str] | None = None
-        self.cold = ColdStart(servers, emit, operations.timing.tick)
+        self.cold = ColdStart(servers, operations.emit, operations.timing.tick)
 
     async def set_key(self, server: Server) -> None:
         """Ask a server with the target's key from now on."""
@@ -60,15 +59,9 @@ class Starter:
         await self.set_key(server)
         server.listens(spec.fleet.base_port + server.gpu, flags)
         async with self.cold.turn(server, env):
+            known = self._knowledge
             await self._operations.start(
-                server,
-                spec,
-                flags,
-                epoch=epoch,
-                who=who,
-                swap=swap,
-                catalogue=self._knowledge.catalogue,
-                version=self._knowledge.version,
+                server, Start(spec, flags, epoch, who, swap, known.catalogue, known.version)
             )
 
     async def again(self, server: Server, launch: Launch) -> None:

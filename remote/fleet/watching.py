@@ -14,11 +14,10 @@ from remote.fleet.holder import MARK
 from remote.fleet.identity import Process
 from remote.fleet.memory import OomKills
 from remote.fleet.operations import Operations
-from remote.fleet.outside import Emit, FleetError, InVainError, Report, RunSide
+from remote.fleet.outside import FleetError, InVainError, Report
 from remote.fleet.processes import Identity
 from remote.fleet.records import Launch
 from remote.fleet.server import NEEDS_KEY, Change, Server
-from remote.fleet.timing import Timing
 from remote.sglang.catalogue import Catalogue
 from remote.sglang.causes import Cause
 
@@ -46,16 +45,12 @@ class Watch:
         catalogue: Callable[[], Catalogue | None],
         background: Background,
         reported: Callable[[int], Report | None],
-        run: RunSide,
-        emit: Emit,
-        timing: Timing,
     ) -> None:
         self._servers, self._lock, self._operations = servers, lock, operations
         self._start_again, self._catalogue = start_again, catalogue
         self._set_key = set_key
-        self._background, self._run, self._emit = background, run, emit
-        self._reported = reported
-        self._timing = timing
+        self._background, self._reported = background, reported
+        self._run, self._emit, self._timing = operations.run, operations.emit, operations.timing
         self._oom_kills = OomKills()
         self._failed: dict[int, str] = {}
         """The launch whose failure was told last, by GPU."""
