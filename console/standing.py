@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from console import model, reckon
-from console.text import UNKNOWN, hours, moment, number
+from console.text import UNKNOWN, duration, hours, moment, number
 from remote.protocol import Event, Progress
 
 Part: TypeAlias = tuple[str, str]
@@ -44,14 +44,14 @@ def when(state: model.State, progress: Progress, now: float) -> list[Part]:
         return [
             ("done", "bold good"),
             (at, "text"),
-            (f" in {hours(progress.elapsed_hours)}", "dim"),
+            (f" in {_took(progress)}", "dim"),
         ]
     if not state.run.alive:
         said = word(state, progress)
         since = [(" since ", "dim"), (last, "text")] if last != UNKNOWN else []
         who = _stopped_by(state)
         by = [(f" by {who}", "dim")] if who and progress.status == "stopped" else []
-        took = [(f" after {hours(progress.elapsed_hours)}", "dim")]
+        took = [(f" after {_took(progress)}", "dim")]
         took = took if progress.elapsed_hours else []
         return [(said, f"bold {STYLE.get(said, 'bad')}"), *since, *by, *took]
     estimate = reckon.eta(state)
@@ -68,6 +68,12 @@ def when(state: model.State, progress: Progress, now: float) -> list[Part]:
         (" in ", "dim"),
         (hours(estimate.hours), tone),
     ]
+
+
+def _took(progress: Progress) -> str:
+    """How long it worked: a short one is not ``0.0 h``."""
+    worked = progress.elapsed_hours
+    return hours(worked) if worked >= 1 else duration(3600 * worked)
 
 
 def _between(estimate: reckon.Eta, now: float) -> str:

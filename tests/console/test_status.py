@@ -67,7 +67,7 @@ def test_one_that_was_stopped_tells_since_when_and_by_whom() -> None:
         ],
     )
     since = moment(BEGAN - 7200 + NOW - state.time, NOW)
-    assert run_line(state).startswith(f"run       stopped since {since} by dan@d, ")
+    assert run_line(state).startswith(f"run       stopped since {since} by dan@d after ")
     assert "to go" not in run_line(state)
     assert " in 0.0 h" not in run_line(state)
     assert f"stopped since {since} by dan@d" in in_header(state)
@@ -78,6 +78,8 @@ def test_one_that_is_done_tells_when_and_how_long_it_took() -> None:
     since = moment(BEGAN - 60 + NOW - state.time, NOW)
     assert run_line(state).startswith(f"run       done {since} in 9.8 h, ")
     assert f"done {since} in 9.8 h" in in_header(state)
+    short = told(alive=False, status="done", time=BEGAN - 60, elapsed_hours=0.012)
+    assert run_line(short).startswith(f"run       done {since} in 43s, ")
 
 
 def test_one_that_has_died_tells_why() -> None:
