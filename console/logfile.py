@@ -33,8 +33,10 @@ class OutsideError(LogError):
     """A log has nothing of the time that was asked for: it ``begins`` later or ``ends`` earlier."""
 
     def __init__(self, source: str, how: Literal["begins", "ends"], at: str) -> None:
-        super().__init__(f"{source}'s log {how} {at}")
-        self.source, self.how, self.at = source, how, at
+        """``source`` is empty for several logs as one."""
+        one = f"{source}'s log {how}"
+        super().__init__(f"{one if source else f'these logs {how[:-1]}'} {at}")
+        self.how, self.at = how, at
 
 
 def outside(errors: Sequence[OutsideError]) -> list[str]:

@@ -90,7 +90,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("o",),
         "Logs",
         screens=_LOGS,
-        footer=8,
+        footer=7,
         short="noise",
     ),
     Action(
@@ -100,7 +100,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("v",),
         "Logs",
         screens=_LOGS,
-        footer=7,
+        footer=6,
     ),
     Action(
         "logs.choose",
@@ -110,7 +110,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("L",),
         "Logs",
         screens=_LOGS,
-        footer=5,
+        footer=3,
         short="choose",
     ),
     Action(
@@ -120,7 +120,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("n",),
         "Logs",
         screens=_LOGS,
-        footer=9,
+        footer=8,
         short="others",
     ),
     Action(
@@ -130,7 +130,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("M",),
         "Logs",
         screens=_LOGS,
-        footer=3,
+        footer=4,
     ),
     Action(
         "logs.time",
@@ -139,7 +139,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("T",),
         "Logs",
         screens=_LOGS,
-        footer=6,
+        footer=5,
         short="time",
     ),
     Action(
@@ -171,7 +171,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("E", "right_square_bracket"),
         "Logs",
         screens=_LOGS,
-        footer=4,
+        footer=9,
         short="error",
     ),
     Action(

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from console import model
 from console.notices import notices
-from console.text import UNKNOWN, number, visible
+from console.text import number, visible
 from console.widgets.cards import STATE_SIGN, seen_as
 
 if TYPE_CHECKING:
@@ -59,8 +59,9 @@ def choices(sources: Sequence[str], state: model.State, now: float) -> list[Choi
             word = seen_as(server)
             says = f"{STATE_SIGN.get(word, ('?', ''))[0]} {visible(server.phase or word)}"
             if server.state == "ready":
-                running, speed = number(server.running), number(server.gen_tok_s)
-                says += f"  {running} running  {speed} tok/s" if running != UNKNOWN else ""
+                info = state.infos.get(int(source[3:]))
+                slots = number(None if info is None else info.max_running)
+                says += f"  {number(server.running)}/{slots}  {number(server.gen_tok_s)} tok/s"
         found.append(Choice(source, (source,), says))
     return found
 
@@ -69,7 +70,12 @@ def matching(found: Sequence[Choice], typed: str) -> list[Choice]:
     """Those whose name or words hold what is typed; one that is called just so comes first."""
     typed = typed.strip().lower()
     kept = [one for one in found if typed in one.name.lower() or typed in one.says.lower()]
-    return sorted(kept, key=lambda one: one.name not in (typed, f"gpu{typed}") if typed else False)
+    return sorted(kept, key=lambda one: not called(one, typed))
+
+
+def called(one: Choice, typed: str) -> bool:
+    """Whether it is just what is typed, for a server also by its number alone."""
+    return one.name in (typed.strip().lower(), f"gpu{typed.strip()}")
 
 
 class FindLine(Input):
@@ -146,7 +152,11 @@ class SourcesScreen(ModalScreen[list[str] | None]):
         rest = [source for source in self.marked if source not in one.sources]
         on = set(one.sources) <= set(self.marked)
         self.marked = [] if not one.sources else rest if on else [*rest, *one.sources]
-        self.fill(self.at)
+        entry = self.query_one(Input)
+        if entry.value and called(one, entry.value):
+            entry.value = ""  # it was typed to its end: the next one
+        else:
+            self.fill(self.at)
 
     def take(self) -> None:
         """What is marked; with nothing marked, the chosen line."""

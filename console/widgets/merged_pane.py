@@ -103,6 +103,11 @@ class MergedPane(PagedPane):
 
     # --- the files ---
 
+    @property
+    def one(self) -> str:
+        """See :class:`PagedPane`."""
+        return ""
+
     def past_of(self, state: model.State) -> MergedPast:
         """See :class:`PagedPane`."""
         rings = {source: state.logs.get(source) for source in self.sources}

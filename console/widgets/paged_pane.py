@@ -29,6 +29,11 @@ class PagedPane(LogPane):
 
     # --- what the files are ---
 
+    @property
+    def one(self) -> str:
+        """The one log that this is; empty for several as one."""
+        return self.source
+
     @abstractmethod
     def past_of(self, state: model.State) -> Past[Any] | None:
         """The files from where the lines that came live end; None where there are none yet."""
@@ -134,10 +139,10 @@ class PagedPane(LogPane):
             last = self.newest()
             if self._filter.text or last is None:
                 raise LogError(f"{self.source}: nothing to show from that time on")
-            raise OutsideError(self.source, "ends", self.told(last))
+            raise OutsideError(self.one, "ends", self.told(last))
         first = None if past.more_before or past.grep else self.oldest()
         if first is not None and when < first:
-            raise OutsideError(self.source, "begins", self.told(first))
+            raise OutsideError(self.one, "begins", self.told(first))
 
     async def to_next(self, *, back: bool) -> None:
         """See :class:`LogPane`; over the whole files. Forward from the newest line, where there is

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from console.batchline import compact
@@ -341,3 +342,40 @@ async def test_noise_that_is_hidden_is_counted(tmp_path: Path) -> None:
         await one.keys("o", "o")
         await one.until(lambda: "noise hidden" not in one.screen())
         assert "/health" in pane_of(one).shown()[-1]
+
+
+async def test_lines_that_a_flood_left_out_are_told_until_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the title, until one follows on, looks at them (they are in the file) or a while goes
+    by."""
+    path = tmp_path / "a.log"
+    write(path, 500)
+    async with reading(path) as (one, _):
+        pane = pane_of(one)
+
+        def flood(begin: int) -> None:
+            with path.open("a") as out:
+                out.writelines(f"[{stamped(n)}] line {n}\n" for n in range(begin, begin + 2_000))
+            tail = logs.tail("gpu0", path, 300)
+            part = LogPart("gpu0", 7, tail.offset, tail.next, tail.lines, 1_700, tail.size)
+            one.story.on_message(part)
+
+        flood(500)
+        await one.sees("1.7k skipped at ")
+        await one.keys("end")
+        await one.until(lambda: "1.7k skipped at " not in one.screen())
+        flood(2_500)
+        await one.sees("1.7k skipped at ")
+        await one.keys("pageup", "pageup")
+        await one.until(lambda: pane.past is not None and not pane.fetching)
+        await one.until(lambda: "skipped at" not in one.screen())
+        assert not any("skipped" in line for line in pane.held())
+        numbers = [int(line.split()[3]) for line in pane.held()]
+        assert numbers == list(range(numbers[0], 4_500)), "what was left out is there"
+        assert int(pane.shown()[-1].split()[-1]) > 4_300, "a page up from the newest line"
+        await one.keys("end")
+        monkeypatch.setattr("console.widgets.file_pane.SKIPPED_S", 2.0)
+        flood(4_500)
+        await one.sees("1.7k skipped at ")
+        await one.until(lambda: "1.7k skipped at " not in one.screen())

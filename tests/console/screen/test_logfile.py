@@ -15,7 +15,9 @@ from console.logfile import (
     HELD,
     FilePast,
     LogError,
+    OutsideError,
     between,
+    outside,
     save,
     seek,
     stamp,
@@ -329,3 +331,15 @@ async def test_a_span_is_saved_by_keys(tmp_path: Path, monkeypatch: pytest.Monke
         await one.sees("100 lines saved")
         lines = saved(tmp_path)[0].splitlines()
         assert (len(lines), "line 1000 " in lines[0]) == (100, True)
+
+
+def test_times_that_logs_do_not_have_are_told_in_few_words() -> None:
+    """Each by its name where they are two; together where they are many."""
+    begin = [OutsideError(f"gpu{n}", "begins", f"02:51:0{n}") for n in (9, 7, 8)]
+    assert outside(begin[:2]) == ["gpu9's log begins 02:51:09", "gpu7's log begins 02:51:07"]
+    end = OutsideError("agent", "ends", "03:00:00")
+    assert outside([*begin, end]) == [
+        "agent's log ends 03:00:00",
+        "3 of these logs begin 02:51:07 or later",
+    ]
+    assert outside([OutsideError("", "ends", "03:00:00")]) == ["these logs end 03:00:00"]

@@ -114,8 +114,9 @@ async def test_an_incident_of_half_an_hour_ago_is_seen_merged(tmp_path: Path) ->
     """To its time and around it, both ways, to both ends; its traceback stays whole."""
     async with looking(tmp_path) as (one, now):
         pane = await merge(one)
+        await to(one, now - 2 * HOUR)
+        await one.sees(f"these logs begin {stamp(now - HOUR)[11:]}")
         await to(one, now - HOUR / 2)
-        await one.until(lambda: pane.past is not None and not pane.fetching)
         at = stamp(now - HOUR / 2)[11:]
         await one.until(lambda: at in pane.shown()[0])
         rows = pane.shown()

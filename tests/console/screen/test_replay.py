@@ -17,7 +17,18 @@ from console.replay import ReplayFeed, snapshot_at, swap_at
 from console.trend import Trend
 from console.widgets.log_pane import LogPane
 from remote.journal import CLOCK, SCHEMA, TARGET, Journal
-from remote.protocol import SERIES, Epoch, FleetSpec, Progress, RunState, Swap, SwapStep, TargetSpec
+from remote.protocol import (
+    SERIES,
+    Epoch,
+    FleetSpec,
+    Progress,
+    ReadLog,
+    ReadMerged,
+    RunState,
+    Swap,
+    SwapStep,
+    TargetSpec,
+)
 from remote.recording import Recording, RecordingError
 from remote.samples import Sample
 
@@ -247,6 +258,9 @@ async def test_logs_and_the_runs_numbers_are_those_of_the_time(tmp_path: Path) -
         ]
         assert found.log_between("gpu0", offset, begin + 399.9) is None
         assert found.log("gpu1", begin + 300, 5) is None
+        merged = found.read_merged(ReadMerged(["gpu0", "gpu1"], lines=-5))
+        assert merged.sources == ["gpu0"], "what lies there"
+        assert merged.lines == found.read_log(ReadLog("gpu0", lines=5)).lines
         snapshot = snapshot_at(found, begin + 305, 1)
         assert snapshot.run == run
 
