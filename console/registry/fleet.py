@@ -25,7 +25,7 @@ FLEET: Final[tuple[Action, ...]] = (
     Action(
         "rollback",
         "Roll back",
-        "Swap back to the flags of the epoch before this one.",
+        "Swap back to the flags of an earlier epoch: choose by what each gave, see the plan.",
         ("b",),
         "Fleet",
         danger="key",

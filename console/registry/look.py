@@ -58,7 +58,7 @@ LOOK: Final[tuple[Action, ...]] = (
     Action(
         "wrong",
         "What is wrong",
-        "All that is wrong and worth knowing now, as long as it is, with the key that helps.",
+        "All that is wrong and worth knowing now, with the key that helps; enter shows its logs.",
         ("exclamation_mark",),
         "Look",
     ),

@@ -69,7 +69,7 @@ def notice_block(notice: Notice, width: int, *, chosen: bool = False) -> list[Li
             (f" {action.title.lower()}", "dim"),
         ]
     room = max(20, width - 3 - sum(len(t) for t, _ in key))
-    rows = textwrap.wrap(visible(notice.text), room) or [""]
+    rows = textwrap.wrap(visible(notice.text), room, break_on_hyphens=False) or [""]
     tone = {"error": "bold bad", "warning": "warn", "info": "text", "good": "good"}[notice.level]
     if chosen:
         tone = f"reverse {tone}"

@@ -9,7 +9,7 @@ import pytest
 
 from console import model, ram, reckon
 from console.model import Link, State, reduce
-from console.notices import notices, proposed
+from console.notices import Notice, notices, proposed
 from console.trend import Trend, nice_top, shrink, steps_of
 from console.widgets.notices import notice_lines
 from console.widgets.paint import Line
@@ -390,6 +390,14 @@ def test_what_mends_it_is_said_with_its_key_where_the_eye_falls_first() -> None:
     other = replace(state, epochs=(*state.epochs, Epoch(9, NOW + 1, {})), alerts=(eta,))
     assert [n.text for n in notices(other, NOW)] == [eta.text]
     assert proposed(other) == {}
+
+
+def test_a_flag_is_not_broken_at_its_hyphens() -> None:
+    """It is to be read, and typed."""
+    text = "ETA 38 min, over the 31 min allowed: 37 slots. Better: mamba-scheduler-strategy=no"
+    for width in range(50, 100):
+        lines = plain_text(notice_lines([Notice("error", text, "restart")], width, 9))
+        assert "mamba-scheduler-strategy=no" in lines, width
 
 
 def test_flag_changes_tell_absent_from_set() -> None:
