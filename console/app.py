@@ -22,15 +22,16 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from console import calls, clipboard, model, prefs, themes
+from console import calls, clipboard, corner, model, prefs, themes
 from console.actions import BY_NAME, by_key
 from console.feed import Connect
 from console.inbox import Inbox
 from console.leaving import Leaving
 from console.lookback import Lookback
 from console.looks import KEEP_S, Looks
+from console.notices import Notice, notices
 from console.outbox import Outbox
-from console.palette import Actions
+from console.palette import Actions, Palette
 from console.quiet import Quiet
 from console.ringer import Ringer
 from console.screens.base import StokerScreen
@@ -240,14 +241,17 @@ class StokerApp(App[None], inherit_bindings=False):
         return time.time()
 
     async def on_event(self, event: events.Event) -> None:
-        """See :class:`App`; notes when somebody was last here."""
+        """See :class:`App`; notes when somebody was last here. Keys behind the one that quits find
+        no screen any more."""
         if isinstance(event, events.InputEvent):
+            if self.leaving_now:
+                return
             self.ringer.touch()
         await super().on_event(event)
 
     def say(self, text: str, severity: Any = "information") -> None:
         """One line in the corner; never markup."""
-        self.notify(text, severity=severity, markup=False, timeout=8 if severity == "error" else 4)
+        corner.say(self, text, severity)
 
     def copy_to_clipboard(self, text: str) -> None:
         """By the system's own tool, else by the terminal; too long a text is said, not cut."""
@@ -263,6 +267,16 @@ class StokerApp(App[None], inherit_bindings=False):
 
         self._clipboard = text
         self.spawn(copy())
+
+    @property
+    def leaving_now(self) -> bool:
+        """Whether the console is being left: its screens may be gone already."""
+        return self._exit or not self.screen_stack
+
+    @property
+    def covered(self) -> bool:
+        """Whether something lies over the screen of this mode: a dialog, a panel, the palette."""
+        return len(self.screen_stack) > 1
 
     # --- painting ---
 
@@ -287,6 +301,10 @@ class StokerApp(App[None], inherit_bindings=False):
             if isinstance(screen, StokerScreen):
                 screen.show()
 
+    def notices(self) -> list[Notice]:
+        """What is wrong now with the target in front, and which keys help here."""
+        return self.outbox.offered(notices(self.state, self.now()))
+
     def plots_for(self, width: int) -> tuple[Plot, ...]:
         """The plots of the chosen set for a screen of this width."""
         wide, narrow = SETS[self.plots]
@@ -295,13 +313,18 @@ class StokerApp(App[None], inherit_bindings=False):
     # --- actions ---
 
     async def action_key(self, key: str) -> None:
-        """Do what a key means on the screen in front."""
+        """Do what a key means on the screen in front; nothing once the console is being left, or
+        where a dialog came over the screen that the key was meant for."""
+        if self.leaving_now or self.covered:
+            return
         meant = by_key()[key]
         here = [a for a in meant if not a.screens or self.current_mode in a.screens]
         await self.action_act((here or meant)[0].name)
 
     async def action_act(self, name: str) -> None:
         """Do an action of the registry: the screen in front first, then the app."""
+        if self.leaving_now:
+            return
         action = BY_NAME[name]
         screen = self.screen
         if not self.outbox.allowed(action):
@@ -315,8 +338,15 @@ class StokerApp(App[None], inherit_bindings=False):
         await do(self, action)
         self.soon()
 
+    def action_command_palette(self) -> None:
+        """Ours instead of Textual's."""
+        if not self.leaving_now and not self.covered:
+            self.push_screen(Palette(id="--command-palette"))
+
     def action_let_go(self) -> None:
         """Escape: let go of what was chosen, step by step."""
+        if self.leaving_now or self.covered:
+            return
         screen = self.screen
         if isinstance(screen, StokerScreen) and screen.back():
             return
@@ -333,7 +363,7 @@ class StokerApp(App[None], inherit_bindings=False):
 
     def action_choose_gpu(self, gpu: int) -> None:
         """Choose a GPU; choosing it again lets it go."""
-        if gpu in self.state.numbers:
+        if not self.covered and gpu in self.state.numbers:
             self.focus_gpu = None if self.focus_gpu == gpu else gpu
             self.soon()
 

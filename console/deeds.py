@@ -15,8 +15,9 @@ from console import away, model, reckon
 from console.action import Action, Danger
 from console.actions import BY_NAME, command_line, danger
 from console.feed import FeedError
-from console.notices import Notice, notices
+from console.notices import Notice
 from console.text import duration
+from console.watch import UP
 from console.widgets.chart import SETS
 from remote.protocol import (
     Decide,
@@ -38,7 +39,7 @@ async def do(app: StokerApp, action: Action) -> None:
         case "target.next":
             await app.targets.turn(1)
         case "wrong":
-            found = notices(app.state, app.now())
+            found = app.notices()
             none = Notice("good", "nothing stands out")
             shown = found or [none]
             show_notices(app, f"What is wrong now on {app.target_name}", lambda _: shown)
@@ -58,6 +59,8 @@ async def do(app: StokerApp, action: Action) -> None:
             from console.screens.lines import LinesScreen
 
             await app.push_screen(LinesScreen())
+        case "link.retry":
+            connect_now(app)
         case "palette":
             app.action_command_palette()
         case "theme":
@@ -114,10 +117,16 @@ async def tell_away(app: StokerApp, *, asked: bool) -> None:
         return
     await app.outbox.ask(ReadEvents(after=seen.event, limit=model.MAX_EVENTS), quiet=True)
     fresh = [e for e in watch.state.events if e.id > seen.event]
-    found = away.account(seen, watch.state, fresh)
-    if not found(1) or app.front is not watch:
+    account = away.account(seen, watch.state, fresh)
+    if not account(1) or app.front is not watch:
         return
-    if not asked and len(app.screen_stack) > 1:
+
+    def found(most: int) -> list[Notice]:
+        return app.outbox.offered(account(most))
+
+    if asked and app.covered:
+        return  # asked twice, and there it is; or something else was opened meanwhile
+    if app.covered:
         gone = duration(watch.state.time - seen.time)
         app.say(f"You were away {gone}: w tells what happened")
     else:
@@ -166,6 +175,16 @@ async def pack_incident(app: StokerApp) -> None:
         app.say(f"{path} is written; secrets were removed")
 
 
+def connect_now(app: StokerApp) -> None:
+    """Try a lost link at once."""
+    watch = app.front
+    if watch.state.link.state in UP:
+        app.say("the link is up")
+    elif watch.feed is not None:
+        watch.feed.hurry()
+        app.say("trying again …")
+
+
 def save_picture(app: StokerApp) -> None:
     """This screen as an SVG file in this folder."""
     try:
@@ -186,7 +205,7 @@ async def turn_clock(app: StokerApp, name: str) -> None:
         case "replay.faster" | "replay.slower":
             replay.faster(1 if name == "replay.faster" else -1)
         case _:
-            await app.inbox.seek(replay.at + (step if name == "replay.on" else -step))
+            app.inbox.seek(replay.at + (step if name == "replay.on" else -step))
 
 
 # --- Changing ---
@@ -234,6 +253,9 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     scope = None
     if watch.focus_gpu is not None and action.name in ("up", "down"):
         scope = [watch.focus_gpu]
+    if pointless := reckon.pointless(state, action.name, scope or state.numbers):
+        app.say(pointless)
+        return
     request = action.request(state.target, scope)
     numbers = state.numbers
     count = len(scope or numbers)
@@ -249,6 +271,8 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
     cost = ""
     if action.name == "down":
         cost = reckon.swap_cost(state, scope or numbers)
+    elif action.name in ("run.retry", "run.retry_aside"):
+        cost = reckon.retry_means(state, aside=action.name == "run.retry_aside")
     elif action.name == "run.stop":
         cost = reckon.stop_cost(state)
     question = " ".join(question.split())

@@ -38,6 +38,9 @@ class Feed(Protocol):
         """Bring the agent to the target, or to this version; one line of what was done. Raises
         :class:`FeedError`."""
 
+    def hurry(self) -> None:
+        """Try a lost link again now."""
+
     async def close(self) -> None:
         """End; :meth:`run` returns."""
 
@@ -124,6 +127,11 @@ class AgentFeed:
         if self._client is not None:
             await self._client.close()  # a new one connects at once, without the old one's pause
         return done
+
+    def hurry(self) -> None:
+        """See :class:`Feed`."""
+        if self._client is not None:
+            self._client.hurry()
 
     async def close(self) -> None:
         """See :class:`Feed`."""

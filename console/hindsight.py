@@ -52,9 +52,21 @@ class Hindsight:
                 self._times.append(event.time)
                 self._told.append(after)
 
+        first: dict[int, Event] = {}
+        for event in events:
+            if event.gpu is not None and event.kind.startswith("server."):
+                first.setdefault(event.gpu, event)
+        self._started = {g: e.time for g, e in first.items() if e.kind == "server.starting"}
+        """When those servers were started first that were not up before this journal began."""
+
     def at(self, now: float) -> Told:
         """What stood then."""
         return self._told[bisect_right(self._times, now)]
+
+    def unborn(self, gpu: int, now: float) -> bool:
+        """Whether the server had not been started yet: samples of a minute are averages, and tell
+        of it a little before its time."""
+        return now < self._started.get(gpu, now)
 
 
 def _after(told: Told, event: Event) -> Told:

@@ -20,6 +20,9 @@ class Inbox:
         self._played = 0.0
         """The time of a recording whose past was read last."""
         self._reading = False
+        self._turns = 0
+        """How often the clock of a recording was turned."""
+        self._turning = False
 
     def heard(self, watch: Watch, message: Message) -> None:
         """A target has taken a message in."""
@@ -94,10 +97,25 @@ class Inbox:
         if changed:
             self._app.spawn(load())
 
-    async def seek(self, at: float) -> None:
-        """Go to a time of the recording, charts and all."""
-        watch = self._app.front
-        if watch.replay is not None:
-            await watch.replay.seek(at)
-            watch.lookback.clear()
-            await self._past(watch)
+    def seek(self, at: float) -> None:
+        """Go to a time of the recording, charts and all. The clock moves at once; reading what was
+        there then follows beside the keys, for the last of several times only."""
+        replay = self._app.replay
+        if replay is not None:
+            replay.turn(at)
+            self._turns += 1
+            if not self._turning:
+                self._turning = True
+                self._app.spawn(self._turn(self._app.front))
+
+    async def _turn(self, watch: Watch) -> None:
+        try:
+            shown = -1
+            while watch.replay is not None and shown != self._turns:
+                shown = self._turns
+                await watch.replay.seek(watch.replay.at)
+                if shown == self._turns:
+                    watch.lookback.clear()
+                    await self._past(watch)
+        finally:
+            self._turning = False

@@ -71,7 +71,7 @@ def _link(state: State, now: float) -> list[Notice]:
     if link.state in ("failed", "reconnecting", "closed"):
         old = age(state, now)
         shown = "" if old is None else f"; what is shown is {duration(old)} old"
-        helps = "deploy" if "deploy" in link.text else ""
+        helps = "deploy" if "deploy" in link.text else "link.retry"
         return [Notice("error", f"{link.text or link.state}{shown}", helps, None, "link")]
     if link.state == "read-only":
         text = link.text or "this console may only look"

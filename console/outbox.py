@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from console.action import Action
+from console.actions import BY_NAME
 from console.feed import FeedError
+from console.notices import Notice
 from console.watch import Watch
 from remote.protocol import Done, Plan, Request, Result
 
@@ -40,6 +44,18 @@ class Outbox:
             asked = self._asked_read_only or self._app.front.read_only
             return not asked and link != "replay"
         return not self.read_only and link == "connected"
+
+    def offered(self, found: Iterable[Notice]) -> list[Notice]:
+        """Notices whose keys work here: no key is named that would be refused. A link that cannot
+        be mended from here can be tried again."""
+        shown = []
+        for notice in found:
+            action = BY_NAME.get(notice.action)
+            if action is not None and not self.allowed(action):
+                again = notice.code == "link" and notice.level == "error"
+                notice = replace(notice, action="link.retry" if again else "")
+            shown.append(notice)
+        return shown
 
     def refusal(self, action: Action) -> str:
         """Why an action is not allowed, in one line."""

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, Literal
 
 from console.model import ON, State, told_at, touched
-from console.text import number, percent
+from console.text import number, percent, visible
 from remote.protocol import Progress, ServerState, Verdict
 
 WARM_S: Final = 30.0
@@ -272,3 +272,33 @@ def run_times(state: State) -> tuple[float, float | None] | None:
     last = run.progress.time or state.time
     began = last - run.progress.elapsed_hours * 3600 if run.began is None else run.began
     return (began, None if run.alive else last) if began < last else None
+
+
+def pointless(state: State, action: str, gpus: Sequence[int]) -> str:
+    """Why an action would do nothing, in one line; empty where it would do something, or where
+    that is not known."""
+    progress = state.progress
+    on = [gpu in state.servers and state.servers[gpu].state in ON for gpu in gpus]
+    if action == "up" and on and all(on):
+        what = f"GPU {gpus[0]} is" if len(gpus) == 1 else f"all {len(gpus)} servers are"
+        return f"{what} up already: nothing to start"
+    if action in ("run.retry", "run.retry_aside") and progress is not None and not progress.failed:
+        if action == "run.retry":
+            aside = f"; {progress.set_aside:,} are set aside: U" if progress.set_aside else ""
+            return f"nothing failed: no prompt to try again{aside}"
+        if not progress.set_aside:
+            return "nothing failed and nothing is set aside: no prompt to try again"
+    return ""
+
+
+def retry_means(state: State, *, aside: bool) -> str:
+    """Which prompts would be tried again, with why they had failed."""
+    progress = state.progress
+    if progress is None:
+        return ""
+    why = ", ".join(
+        f"{count:,} {visible(reason)}"
+        for reason, count in sorted(progress.failures.items(), key=lambda one: -one[1])[:4]
+    )
+    text = f"{progress.failed:,} failed" + (f" ({why})" if why else "")
+    return f"{text} and {progress.set_aside:,} set aside" if aside else text

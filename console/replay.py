@@ -129,12 +129,17 @@ _DOING: Final[dict[str, ServerStatus]] = {
 }
 
 
+_OF_SERVERS: Final = frozenset({"running", "queued", "gen_tok_s", "kv_usage", "mamba_usage"})
+"""Series that tell of a server, not of its card."""
+
+
 def snapshot_at(
     recorded: Recorded, now: float, seq: int, hindsight: Hindsight | None = None
 ) -> Snapshot:
     """The state at a time, as far as the recording tells it."""
     sample = recorded.at(now)
-    told = (hindsight or Hindsight(recorded.events)).at(now)
+    hindsight = hindsight or Hindsight(recorded.events)
+    told = hindsight.at(now)
     swap = swap_at(recorded.swaps, now)
     epochs = [e for e in recorded.epochs if e.since <= now]
     doing = {s.gpu: s.name for s in swap.steps if s.state == "doing"} if swap is not None else {}
@@ -142,6 +147,8 @@ def snapshot_at(
 
     def value(name: str, gpu: int) -> float | None:
         columns = sample.series.get(name, [])
+        if name in _OF_SERVERS and hindsight.unborn(gpu, now):
+            return None
         return columns[gpu][0] if gpu < len(columns) and columns[gpu] else None
 
     def whole(name: str, gpu: int) -> int | None:
@@ -299,9 +306,13 @@ class ReplayFeed:
 
     async def seek(self, at: float) -> None:
         """Go to a time; events after it are kept, as what one knows already."""
-        self.at = max(self.recorded.begin, min(self.recorded.end, at))
+        self.turn(at)
         self._logs = dict.fromkeys(self._logs, -1)
         await self._show()
+
+    def turn(self, at: float) -> None:
+        """Set the clock; what was there then is not read yet."""
+        self.at = max(self.recorded.begin, min(self.recorded.end, at))
 
     def toggle(self) -> None:
         """Pause or play; at the end, from the start."""
@@ -354,6 +365,9 @@ class ReplayFeed:
     async def deploy(self) -> str:
         """See :class:`console.feed.Feed`."""
         raise FeedError("this is a recording")
+
+    def hurry(self) -> None:
+        """See :class:`console.feed.Feed`: a recording is never away."""
 
     async def close(self) -> None:
         """End."""

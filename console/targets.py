@@ -57,9 +57,10 @@ class Targets:
         self._app.spawn(self.watch.subscribe(self.wanted()))
 
     async def go(self, mode: str) -> None:
-        """Bring a screen to the front, of the target in front."""
+        """Bring a screen to the front, of the target in front; not away from under a dialog that
+        somebody is at, which would stay there unseen."""
         app = self._app
-        if mode == app.current_mode:
+        if mode == app.current_mode or app.leaving_now or app.covered:
             return
         if mode != "targets":
             if self._built.get(mode, self.watch) is not self.watch:
@@ -75,7 +76,7 @@ class Targets:
     async def choose(self, watch: Watch) -> None:
         """Another target in front; the screen stays the same."""
         mode, before = self._app.current_mode, self.watch
-        if watch is before:
+        if watch is before or self._app.leaving_now or self._app.covered:
             return
         if mode == "targets":
             self.watch = watch

@@ -34,7 +34,9 @@ class Wardrobe:
             app.set_class(True, f"-theme-{theme.name}", update=False)
 
     def lay_out(self) -> None:
-        """All of them, to be gone through by a key."""
+        """All of them, to be gone through by a key; once."""
+        if self._names:
+            return
         found, problems = themes.load_all()
         for theme in found:
             self._app.register_theme(theme)
@@ -43,8 +45,9 @@ class Wardrobe:
             self._app.say(f"theme left out: {problem}", "warning")
 
     def turn(self) -> None:
-        """The next theme, kept for the next time."""
-        names = self._names or ["textual-dark"]
+        """The next theme, kept for the next time; in the first moment they are laid out for it."""
+        self.lay_out()
+        names = self._names or [self._app.theme]
         index = names.index(self._app.theme) if self._app.theme in names else -1
         self._app.theme = names[(index + 1) % len(names)]
         if self._remember:

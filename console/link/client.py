@@ -104,6 +104,8 @@ class Client:
         """Set while no attempt is under way: connected, or waiting after a failure."""
         self._error: LinkError | None = None
         self._closing = asyncio.Event()
+        self._awake = asyncio.Event()
+        """Set to end the wait between two tries."""
 
     # --- what the console does ---
 
@@ -124,7 +126,7 @@ class Client:
                 self._error = error
                 self._settled.set()
                 self._fail_calls()
-                mistrusted = error.kind != "lost" or isinstance(error, _SilentError)
+                mistrusted = error.kind not in ("lost", "absent") or isinstance(error, _SilentError)
                 await self._let_go(everything=mistrusted or not self._host_alive)
                 if self._closing.is_set():
                     break
@@ -132,11 +134,12 @@ class Client:
                     attempt = 0
                 wait = backoff.pause(error, attempt)
                 attempt += 1
-                failed = error.kind in backoff.STANDING or self.agent is None
+                failed = error.kind in (*backoff.STANDING, "absent") or self.agent is None
                 self._tell("failed" if failed else "reconnecting", str(error))
+                self._awake.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._closing.wait()
+                    async with asyncio.timeout(0 if self._closing.is_set() else wait):
+                        await self._awake.wait()
         finally:
             self._closing.set()
             self._error = LinkError(f"{self.target.name}: the link is closed", "lost")
@@ -194,9 +197,14 @@ class Client:
             with contextlib.suppress(OSError):  # a lost link asks again by itself
                 await self._send(Call(id=next(self._ids), request=wanted))
 
+    def hurry(self) -> None:
+        """Try again now where it waits between two tries."""
+        self._awake.set()
+
     async def close(self) -> None:
         """End the link; :meth:`run` returns."""
         self._closing.set()
+        self._awake.set()
 
     # --- one session ---
 
@@ -266,20 +274,15 @@ class Client:
                 break
         else:
             raise await self._not_started(process)
-        await self._send(
-            Hello(
-                version=VERSION,
-                code=deploy.own_version(),
-                role="console",
-                who=who(),
-                spec=self.target.spec,
-            )
-        )
+        own = deploy.own_version()
+        hello = Hello(version=VERSION, code=own, role="console", who=who(), spec=self.target.spec)
+        with contextlib.suppress(OSError):  # a bridge that is gone already has said why before
+            await self._send(hello)
         decoder = Decoder()
         async for line in lines:
             message = decoder.feed(line)
             if isinstance(message, Failure):
-                raise LinkError(f"{self._name}: {message.text}", "undeployed")
+                raise self._no_agent(message)
             if isinstance(message, Hello):
                 break
         else:
@@ -365,6 +368,16 @@ class Client:
             await process.write(encode(message))
 
     # --- how it ended ---
+
+    def _no_agent(self, said: Failure) -> LinkError:
+        """The bridge found none. A console that acts has tried to start it in vain; for one that
+        only looks another console may start it at any moment."""
+        if self.target.read_only and said.code == "no-agent":
+            text = (
+                f"no agent runs for {self.target.spec.workspace}; a console that may act starts it"
+            )
+            return LinkError(f"{self._name}: {text}", "absent")
+        return LinkError(f"{self._name}: {said.text}", "undeployed")
 
     async def _not_started(self, process: Process) -> LinkError:
         """The bridge did not come up: why."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["unreachable", "refused", "usage", "timeout", "lost", "undeployed"]
+Kind: TypeAlias = Literal[
+    "unreachable", "refused", "usage", "timeout", "lost", "undeployed", "absent"
+]
 
 
 class LinkError(Exception):
@@ -13,7 +15,8 @@ class LinkError(Exception):
     ``kind``: ``unreachable`` no answer from the machine; ``refused`` it answered and a person has
     to change something; ``usage`` the same, and it is what was asked, or the configuration, that is
     wrong; ``timeout`` no answer in time; ``lost`` the link went before the answer
-    came, so its fate is unknown; ``undeployed`` there is no agent yet.
+    came, so its fate is unknown; ``undeployed`` there is no agent yet;
+    ``absent`` it is not at work, and another console may start it at any moment.
     """
 
     def __init__(self, text: str, kind: Kind = "refused") -> None:

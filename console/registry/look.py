@@ -152,6 +152,13 @@ CONSOLE: Final[tuple[Action, ...]] = (
         ("y",),
         "Console",
     ),
+    Action(
+        "link.retry",
+        "Connect now",
+        "Try a lost link again now, without waiting for the next try.",
+        ("ctrl+r",),
+        "Console",
+    ),
     Action("palette", "Palette", "Find any action by name.", ("ctrl+p", "colon"), "Console"),
     Action("theme", "Theme", "The next colour theme; kept for the next time.", ("t",), "Console"),
     Action("picture", "Save picture", "Save this screen as an SVG file.", ("P",), "Console"),

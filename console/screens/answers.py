@@ -11,10 +11,10 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from console.screens.modal import Modal
 from console.text import duration, number, size, visible
 from console.widgets.paint import Line, Part, Tall, cut, pad
 from remote.protocol import Answer, Answers, ReadAnswers
@@ -87,7 +87,7 @@ class AnswerText(Tall):
         return answer_lines(self.answer, width)
 
 
-class AnswerScreen(ModalScreen[None]):
+class AnswerScreen(Modal[None]):
     """One answer, scrolling."""
 
     app: StokerApp
@@ -97,7 +97,7 @@ class AnswerScreen(ModalScreen[None]):
         self.answer = answer
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog") as box:
             box.border_title = f"Prompt {self.answer.index:,}"
             box.border_subtitle = "Y copies the answer, esc closes"
@@ -118,7 +118,7 @@ class AnswerScreen(ModalScreen[None]):
             scroll.scroll_relative(y=1 if event.key == "j" else -1, animate=False)
 
 
-class AnswersScreen(ModalScreen[None]):
+class AnswersScreen(Modal[None]):
     """The list; enter opens one."""
 
     app: StokerApp
@@ -135,7 +135,7 @@ class AnswersScreen(ModalScreen[None]):
         """Bytes that were looked through for what is found so far."""
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog wide"):
             yield OptionList(id="answers", markup=False)
             entry = Input(

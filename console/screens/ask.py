@@ -6,11 +6,12 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from console.screens.modal import Modal
 
-class AskLine(ModalScreen[str | None]):
+
+class AskLine(Modal[str | None]):
     """The answer; None where it was left."""
 
     def __init__(self, question: str, example: str = "") -> None:
@@ -19,7 +20,7 @@ class AskLine(ModalScreen[str | None]):
         self.example = example
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self.question)
             box.border_subtitle = "enter does it, esc leaves"

@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
-from textual.screen import ModalScreen
 
 from console.actions import BY_NAME
 from console.notices import Notice
+from console.screens.modal import Modal
 from console.widgets.notices import notice_block
 from console.widgets.paint import Line, Painted
 
@@ -61,7 +61,7 @@ class AwayText(Painted):
         return min(len(self._fitting(width, most)), most)
 
 
-class AwayScreen(ModalScreen[str | Notice]):
+class AwayScreen(Modal[str | Notice]):
     """Leaves with the action whose key was pressed, with the notice whose logs are wanted, or
     with nothing."""
 
@@ -71,7 +71,7 @@ class AwayScreen(ModalScreen[str | Notice]):
         self._found = found
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         text = AwayText(self._found)
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._said)

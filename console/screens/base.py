@@ -9,6 +9,7 @@ from textual.compose import compose
 from textual.screen import Screen
 from textual.widget import Widget
 
+from console.widgets.alert_line import AlertLine
 from console.widgets.bars import KeyBar, ReplayBar, TopBar
 from console.widgets.paint import Painted
 
@@ -21,6 +22,8 @@ class StokerScreen(Screen[None]):
 
     app: StokerApp
     SCREEN: ClassVar[str] = ""
+    ALERTS: ClassVar[bool] = True
+    """Whether the worst that is wrong is told in one line at its top."""
     AUTO_FOCUS = ""
     _whole = False
     """Whether its body is made."""
@@ -28,6 +31,7 @@ class StokerScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """See :class:`Screen`."""
         yield TopBar(self.SCREEN)
+        yield AlertLine()
         if self.app.up:
             self._whole = True
             yield from self.body()
@@ -39,13 +43,18 @@ class StokerScreen(Screen[None]):
         first frame does not wait for that."""
         if not self._whole:
             self._whole = True
-            self.mount_all(compose(self, self.body()), after=self.query_one(TopBar))
+            self.mount_all(compose(self, self.body()), after=self.query_one(AlertLine))
             self.call_after_refresh(self.show)
 
     @property
+    def alerts(self) -> int:
+        """Rows that tell what is wrong: one at most, none on a screen with notices of its own."""
+        return int(self.ALERTS and bool(self.query_one(AlertLine).found))
+
+    @property
     def rows(self) -> int:
-        """Rows of the screen, less that of a recording's clock."""
-        return self.size.height - (self.app.replay is not None)
+        """Rows of the screen, less those of a recording's clock and of what is wrong."""
+        return self.size.height - (self.app.replay is not None) - self.alerts
 
     @property
     def sources(self) -> list[str]:
@@ -61,6 +70,7 @@ class StokerScreen(Screen[None]):
         if not self.is_attached or not self._whole or not self.query(KeyBar):
             return  # not composed yet
         self.query_one(ReplayBar).display = self.app.replay is not None
+        set_height(self.query_one(AlertLine), self.alerts)
         self.lay_out()
         for widget in self.query(Painted):
             widget.show()

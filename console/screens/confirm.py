@@ -6,13 +6,13 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from console.action import Action, Danger
+from console.screens.modal import Modal
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Modal[bool]):
     """Asks with one key, or with a typed word where a whole fleet is meant."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Confirm(ModalScreen[bool]):
         self.cost = cost
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog danger") as box:
             box.border_title = Content(self.question)
             yield Static(self.action.help, markup=False)

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from console.notices import notices
 from console.screens.base import StokerScreen, set_height
 from console.widgets.cards import Cards, Form, arrange
 from console.widgets.chart import Chart
@@ -67,6 +66,7 @@ class FleetScreen(StokerScreen):
     """Progress, what is wrong, every GPU, plots, events."""
 
     SCREEN = "fleet"
+    ALERTS = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "beside(0, -1)", show=False),
         Binding("down,j", "beside(0, 1)", show=False),
@@ -108,7 +108,7 @@ class FleetScreen(StokerScreen):
         width, height = self.size.width, self.rows
         if not width:
             return
-        found = notices(app.state, app.now())
+        found = app.notices()
         swap = self.query_one(SwapPanel)
         rows = heights(
             width,

@@ -7,10 +7,10 @@ import textwrap
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 
 from console.actions import ACTIONS, key_name
 from console.registry.look import MOVES
+from console.screens.modal import Modal
 from console.widgets.cards import STATE_SIGN
 from console.widgets.paint import Line, Part, Tall, pad
 
@@ -65,7 +65,7 @@ class HelpText(Tall):
         return help_lines(self._for, width)
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Modal[None]):
     """A scrollable list over the screen it was asked on."""
 
     def __init__(self, screen: str) -> None:
@@ -73,7 +73,7 @@ class HelpScreen(ModalScreen[None]):
         self._for = screen
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Keys"
             box.border_subtitle = "esc closes"

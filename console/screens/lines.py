@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from console import byhand
 from console.actions import ACTIONS, BY_NAME, command_line
 from console.config import command
+from console.screens.modal import Modal
 from console.text import visible
 
 if TYPE_CHECKING:
     from console.app import StokerApp
 
 
-class LinesScreen(ModalScreen[None]):
+class LinesScreen(Modal[None]):
     """One line an action, then how servers and run are looked after by hand; enter copies one."""
 
     app: StokerApp
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog") as box:
             box.border_title = "The same without the console"
             box.border_subtitle = "enter copies, esc closes"

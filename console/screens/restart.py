@@ -10,7 +10,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
@@ -19,6 +18,7 @@ from console import model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
 from console.notices import proposed
+from console.screens.modal import Modal
 from console.text import visible
 from console.watch import Watch
 from console.widgets.flag_table import FlagTable
@@ -65,7 +65,7 @@ class PlanText(Tall):
         return self.dialog.plan_lines(width)
 
 
-class RestartScreen(ModalScreen[None]):
+class RestartScreen(Modal[None]):
     """Two steps: edit, then plan and confirm.
 
     ``edits`` are flags already edited, ``typing`` what stands in the line at first.
@@ -102,7 +102,7 @@ class RestartScreen(ModalScreen[None]):
     # --- parts ---
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog wide"):
             yield FlagTable(id="flags")
             with VerticalScroll(id="plan-box", can_focus=False):

@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from console import model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
+from console.screens.modal import Modal
 from console.text import visible
 from console.watch import Watch
 from console.widgets.epochs import epoch_line, head_line
@@ -75,7 +75,7 @@ class EpochRows(Painted):
         return 1 + min(MOST_ROWS, len(self.epochs), max(1, viewport.height - 16))
 
 
-class RollbackScreen(ModalScreen[Rollback | None]):
+class RollbackScreen(Modal[Rollback | None]):
     """Two steps: choose, then confirm; the plan of what is chosen stands there all the time.
 
     It ends with the request to send, or with nothing.
@@ -97,7 +97,7 @@ class RollbackScreen(ModalScreen[Rollback | None]):
         self._word = danger(self._action, len(numbers), len(numbers)) == "word"
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog danger wide") as box:
             box.border_title = Content(f"Roll back {self._watch.name}: to which epoch?")
             box.border_subtitle = "nothing has been done yet"

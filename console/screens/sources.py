@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from console import model
 from console.notices import notices
+from console.screens.modal import Modal
 from console.text import number, visible
 from console.widgets.cards import STATE_SIGN, seen_as
 
@@ -93,7 +93,7 @@ class FindLine(Input):
             await super()._on_key(event)
 
 
-class SourcesScreen(ModalScreen[list[str] | None]):
+class SourcesScreen(Modal[list[str] | None]):
     """The logs chosen, none of them for every log; None where it was left."""
 
     app: StokerApp
@@ -105,7 +105,7 @@ class SourcesScreen(ModalScreen[list[str] | None]):
         self.lines: list[Choice] = []
 
     def compose(self) -> ComposeResult:
-        """See :class:`ModalScreen`."""
+        """See :class:`Modal`."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Logs to show"
             box.border_subtitle = "space marks, enter shows them, esc leaves"

@@ -155,6 +155,7 @@ class TargetsScreen(StokerScreen):
     """The table, then what stands out on the chosen target, and what happened there."""
 
     SCREEN = "targets"
+    ALERTS = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", show=False),
         Binding("down,j", "choose(1)", show=False),

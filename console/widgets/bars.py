@@ -20,7 +20,6 @@ LINK_SIGN = {
     "connected": ("●", "good"),
     "connecting": ("◌", "warn"),
     "reconnecting": ("◌", "bad"),
-    "read-only": ("●", "warn"),
     "failed": ("✖", "bad"),
     "closed": ("○", "dim"),
     "replay": ("▶", "info"),
@@ -31,29 +30,31 @@ def top_line(
     state: model.State, name: str, screen: str, read_only: bool, now: float, width: int
 ) -> Line:
     """Target, link, age of the data, marks, clock."""
-    sign, style = LINK_SIGN.get(state.link.state, ("○", "dim"))
-    link: list[Part] = [(f"{sign} ", style), (state.link.state, style)]
     old = model.age(state, now)
+    # Whether one may act is another thing than how the link is, and has a mark of its own.
+    word: str = "connected" if state.link.state == "read-only" else state.link.state
+    sign, style = LINK_SIGN.get(word, ("○", "dim"))
+    mute = word == "connected" and model.stale(state, now)
+    if mute:
+        sign, style, word = "◌", "bad", f"silent {duration(old)}"
+    link: list[Part] = [(f"{sign} ", style), (word, style)]
     if state.link.state not in ("connected", "replay", "read-only"):
         link.append((f" {duration(now - state.link.since)}" if state.link.since else "", style))
     where: list[Part] = [(state.link.text, "dim")] if state.link.state == "connected" else []
     data: list[Part] = []
     if old is None:
         data = [("no data yet", "warn")]
-    elif model.stale(state, now):
+    elif model.stale(state, now) and not mute:
         data = [(f"data {duration(old)} old", "bold bad")]
-    marks: list[Part] = []
-    if state.simulated:
-        marks.append((" SIMULATED HARDWARE ", "reverse warn"))
-    if read_only:
-        marks += [(" ", "text")] * bool(marks) + [(" READ-ONLY ", "reverse info")]
+    only: list[Part] = [(" READ-ONLY ", "reverse info")] if read_only else []
+    marks: list[Part] = [(" SIMULATED HARDWARE ", "reverse warn")] if state.simulated else []
     right: list[Part] = [
         (f"{screen} ", "dim"),
         (clock(model.agent_now(state, now)), "text"),
         (" ", "text"),
     ]
     head: list[Part] = [(" stoker ", "bold accent"), (name, "bold strong")]
-    left = fit([head, link, data, marks, where], width - width_of(right) - 1)
+    left = fit([head, link, only, data, marks, where], width - width_of(right) - 1)
     return spread(left, right, width)
 
 
@@ -109,7 +110,7 @@ class ReplayBar(Painted):
             room = max(4, self.size.width - 2 * self.EDGE)
             share = max(0.0, min(1.0, (event.x - self.EDGE) / room))
             begin, end = replay.recorded.begin, replay.recorded.end
-            await self.app.inbox.seek(begin + share * (end - begin))
+            self.app.inbox.seek(begin + share * (end - begin))
 
 
 OWN_GROUPS: Mapping[str, tuple[str, ...]] = {

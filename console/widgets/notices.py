@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from console.actions import BY_NAME, key_name
-from console.notices import Notice, notices
+from console.notices import Notice
 from console.text import visible
 from console.widgets.paint import Line, Painted, Part, clip, spread
 
@@ -84,4 +84,4 @@ class Notices(Painted):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        return notice_lines(notices(self.app.state, self.app.now()), width, height)
+        return notice_lines(self.app.notices(), width, height)

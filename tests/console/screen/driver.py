@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -38,6 +39,16 @@ class Driven:
         """Press them."""
         await self.pilot.press(*keys)
         await self.pilot.pause()
+
+    def burst(self, *keys: str) -> None:
+        """Keys that come all at once, as a held key or a slow link brings them: nothing is waited
+        for between them."""
+        driver = self.app._driver
+        assert driver is not None
+        for key in keys:
+            event = events.Key(key, key if len(key) == 1 else None)
+            event.set_sender(self.app)
+            driver.send_message(event)
 
     async def write(self, text: str) -> None:
         """Put a text where the cursor is, as a paste would: a press a letter takes long."""

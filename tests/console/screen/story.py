@@ -612,6 +612,10 @@ class Story:
         self.find()
         return "the agent is current"
 
+    def hurry(self) -> None:
+        """As if somebody mended it just then."""
+        self.find()
+
     async def close(self) -> None:
         """End."""
         self._closed.set()

@@ -11,6 +11,7 @@ from textual.binding import Binding
 
 from console import reckon
 from console.actions import ACTIONS, by_key
+from console.app import StokerApp
 from console.model import Link, State, reduce
 from console.registry.look import MOVES
 from console.screens.config import ConfigScreen
@@ -21,12 +22,12 @@ from console.screens.logs import LogsScreen
 from console.screens.run import RunScreen
 from console.screens.targets import TargetsScreen
 from console.text import moment
-from console.widgets.bars import KeyBar
+from console.widgets.bars import KeyBar, top_line
 from console.widgets.pane import Pane
 from console.widgets.progress import STUCK_S, header
 from remote.protocol import Progress, RunState, RunStatus
 from tests.console.screen.driver import driven, painted
-from tests.console.screen.story import BEGAN, Story
+from tests.console.screen.story import BEGAN, Story, connect
 
 NOW = BEGAN + 1
 
@@ -217,3 +218,33 @@ def test_the_help_tells_every_key_that_is_bound(kind: type, parts: tuple[type, .
     lines = "\n".join("".join(t for t, _ in line) for line in help_lines(name, 76))
     assert all(action.title in lines for action in ACTIONS)
     assert all(move.title in lines for move in MOVES if name in move.screens)
+
+
+def header_text(state: State, read_only: bool, age: float, width: int) -> str:
+    """The top line, with data of an age."""
+    now = 1_000.0
+    line = top_line(replace(state, received=now - age), "ct200", "fleet", read_only, now, width)
+    return "".join(text for text, _ in line)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_silence_and_read_only_are_two_things_and_both_are_said(width: int) -> None:
+    """A link that brings nothing is not called connected; whether one may act stands beside."""
+    state = replace(State(), link=Link("read-only", "this console only looks"))
+    assert "● connected" in header_text(state, True, 1, width)
+    assert "◌ silent 9s" in header_text(state, True, 9, width)
+    assert "READ-ONLY" in header_text(state, True, 9, width)
+    assert "connected" not in header_text(state, True, 9, width)
+    lost = replace(state, link=Link("reconnecting", "the link was lost", 995.0))
+    assert "reconnecting 5s" in header_text(lost, True, 9, width)
+    assert "READ-ONLY" in header_text(lost, True, 9, width)
+
+
+def test_no_key_is_named_that_is_refused() -> None:
+    """Where one may only look, a lost link is tried again, not deployed to."""
+    app = StokerApp(connect(), name="ct200", read_only=True, remember=False)
+    app.state = replace(State(), link=Link("failed", "no agent: `stoker deploy` starts one"))
+    assert [n.action for n in app.notices()] == ["link.retry"]
+    app = StokerApp(connect(), name="ct200", remember=False)
+    app.state = replace(State(), link=Link("failed", "no agent: `stoker deploy` starts one"))
+    assert [n.action for n in app.notices()] == ["deploy"]

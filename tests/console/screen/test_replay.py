@@ -9,8 +9,10 @@ from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from console.app import StokerApp
 from console.replay import ReplayFeed, snapshot_at, swap_at
@@ -21,16 +23,20 @@ from remote.protocol import (
     SERIES,
     Epoch,
     FleetSpec,
+    Message,
     Progress,
     ReadLog,
     ReadMerged,
     RunState,
+    Snapshot,
     Swap,
     SwapStep,
     TargetSpec,
 )
 from remote.recording import Recording, RecordingError
 from remote.samples import Sample
+from tests.console.screen.driver import Driven
+from tests.console.screen.story import Story
 
 LENGTH = 1_200
 EAST_S = 2 * 3600
@@ -116,6 +122,12 @@ async def recorded(tmp_path: Path) -> AsyncIterator[Recording]:
     yield recording
 
 
+async def read(app: StokerApp, pilot: Pilot[None]) -> None:
+    """Wait until what was at the clock's new time is there."""
+    while app.inbox._turning:
+        await pilot.pause(0.02)
+
+
 async def test_a_recording_tells_what_was(tmp_path: Path) -> None:
     """Servers, epochs and a swap's steps at any time of it."""
     async with recorded(tmp_path) as found:
@@ -177,14 +189,16 @@ async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
             before = app.replay.at
             await pilot.press("full_stop")
             assert app.replay.at == pytest.approx(before + (found.end - found.begin) / 50)
-            await app.inbox.seek(found.begin + 900)
+            app.inbox.seek(found.begin + 900)
+            await read(app, pilot)
             await until("72/72")
             await until("×1.95")
             await pilot.press("greater_than_sign")
             await until("×60")
             await pilot.press("r")
             await until("read-only")
-            await app.inbox.seek(found.begin + 325)
+            app.inbox.seek(found.begin + 325)
+            await read(app, pilot)
             await pilot.press("comma")
             await until("37/37")
 
@@ -209,21 +223,27 @@ async def test_what_was_wrong_then_is_told(tmp_path: Path) -> None:
 
             await until(lambda: "▶ replay" in screen())
             await pilot.press("z")
-            await app.inbox.seek(begin + 60)
+            app.inbox.seek(begin + 60)
+            await read(app, pilot)
             await until(lambda: app.state.time == begin + 60)
             assert "208 h" not in screen()
-            await app.inbox.seek(begin + 130)
+            app.inbox.seek(begin + 130)
+            await read(app, pilot)
             await until(lambda: "TOO LONG" in screen())
             assert not app.state.alerts
-            await app.inbox.seek(begin + 310)
+            app.inbox.seek(begin + 310)
+            await read(app, pilot)
             await until(lambda: "over the 48 h allowed" in screen())
             await until(lambda: "the run ended (exit status 3)" in screen())
-            await app.inbox.seek(begin + 460)
+            app.inbox.seek(begin + 460)
+            await read(app, pilot)
             await until(lambda: "GPU 1 stalled: no token came for 60 s" in screen())
             assert [a.code for a in app.state.alerts] == ["eta"]
-            await app.inbox.seek(begin + 600)
+            app.inbox.seek(begin + 600)
+            await read(app, pilot)
             await until(lambda: app.state.servers[1].state != "stalled")
-            await app.inbox.seek(begin + 900)
+            app.inbox.seek(begin + 900)
+            await read(app, pilot)
             await until(lambda: "×1.58" in screen())
             assert not app.state.alerts
             assert app.state.verdict is not None
@@ -310,7 +330,8 @@ async def test_run_and_logs_are_replayed_by_keys(tmp_path: Path, size: tuple[int
             await until(lambda: "▶ replay" in screen())
             await pilot.press("z")
             begin = found.epochs[0].since
-            await app.inbox.seek(begin + 300)
+            app.inbox.seek(begin + 300)
+            await read(app, pilot)
             await pilot.press("g")
             await until(lambda: "1,200 / 9,000" in screen())
             assert all(len(line) <= size[0] for line in screen().splitlines())
@@ -361,3 +382,53 @@ def test_cards_of_a_recording_have_no_holes(tmp_path: Path) -> None:
     until = begin + 600.0
     trend.load(Recording(path).history(until - 300, until, 150))
     assert None not in trend.column("gen_tok_s", 0, until - 1)[1:]
+
+
+async def test_a_server_is_unknown_before_it_was_started(tmp_path: Path) -> None:
+    """Samples of a minute begin before it did."""
+    async with recorded(tmp_path) as found:
+        begin = found.begin
+        with sqlite3.connect(tmp_path / "journal.db") as db:
+            row = (50, begin + 400, "server.starting", "info", "GPU 1: starting", 1, "")
+            db.execute("INSERT INTO events VALUES (?,?,?,?,?,?,?)", row)
+            db.execute("DELETE FROM events WHERE gpu = 1 AND kind != 'server.starting'")
+        again = Recording(tmp_path / "journal.db")
+        before = snapshot_at(again, begin + 300, 1).servers
+        after = snapshot_at(again, begin + 450, 1).servers
+        assert isinstance(before, list)
+        assert isinstance(after, list)
+        assert [s.state for s in before] == ["ready", "stopped"]
+        assert before[1].running is None
+        assert [s.state for s in after] == ["ready", "ready"]
+
+
+async def test_of_many_turns_of_the_clock_only_the_last_is_read(tmp_path: Path) -> None:
+    """A held key reads the past once or twice, not once a press."""
+    async with recorded(tmp_path) as found:
+        feeds: list[ReplayFeed] = []
+
+        def connect(on_message: Any, on_link: Any) -> ReplayFeed:
+            feed = ReplayFeed(found, on_message, on_link)
+            feed.playing, feed.at = False, found.begin + 1_000.0
+            feeds.append(feed)
+            return feed
+
+        app = StokerApp(connect, name="journal.db", read_only=True, remember=False, strict=True)
+        async with app.run_test(size=(120, 40)) as pilot:
+            one = Driven(app, pilot, Story(lambda _: None, lambda _: None))
+            await one.until(lambda: app.state.received is not None)
+            shown: list[float] = []
+            hear = app.front.hear
+
+            def note(message: Message) -> None:
+                if isinstance(message, Snapshot):
+                    shown.append(message.time)
+                hear(message)
+
+            feeds[0]._on_message = note
+            one.burst(*["comma"] * 10)
+            step = (found.end - found.begin) / 50
+            there = found.begin + 1_000 - 10 * step
+            await one.until(lambda: shown and abs(shown[-1] - there) < 1)
+            moved = {round(at) for at in shown}
+            assert len(moved) <= 4

@@ -1,0 +1,30 @@
+"""What is said in the corner of the screen: the newest, short, and soon gone where there is little
+room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from console.widgets.paint import cut
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+SMALL: Final = 30
+"""Terminal rows under which there is little room."""
+WIDTH: Final = 54
+"""Cells of a line there, see the stylesheet."""
+MOST, MOST_SMALL = 5, 2
+"""So many at once; older ones make room."""
+
+
+def say(app: StokerApp, text: str, severity: Literal["information", "warning", "error"]) -> None:
+    """One more; never markup."""
+    small = app.size.height < SMALL
+    long, short, most = (5, 3, MOST_SMALL) if small else (8, 4, MOST)
+    error = severity == "error"
+    if small:
+        text = cut(" ".join(text.split()), (3 if error else 2) * WIDTH)
+    app.notify(text, severity=severity, markup=False, timeout=long if error else short)
+    for old in list(app._notifications)[:-most]:
+        app._unnotify(old)
