@@ -19,7 +19,7 @@ _CODES: Final = (
     (re.compile(r"S3: "), "s3"),
     (re.compile(r"disk: "), "disk"),
     (re.compile(r"GPU (\d+): \d+ °C"), "hot"),
-    (re.compile(r"GPU .*: not seen by the driver"), "gpu.missing"),
+    (re.compile(r"GPU.*: (?:not|all are) seen by the driver"), "gpu.missing"),
     (re.compile(r"the run ended "), "run.failed"),
 )
 """How the texts of alerts begin, whose numbers change while they last."""

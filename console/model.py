@@ -349,10 +349,21 @@ def current_flags(state: State, gpu: int | None = None) -> Flags:
     return dict(state.target.fleet.flags) if state.target is not None else {}
 
 
-def winner(epochs: Sequence[Epoch], least_seconds: float = 60.0) -> Epoch | None:
-    """The epoch with the best measured throughput that ran long enough to count."""
-    judged = [e for e in epochs if e.tok_s_per_gpu and e.seconds >= least_seconds]
+MEASURED_S: Final = 240.0
+"""Server-seconds at full load from which on an epoch's throughput may be held against another's:
+half a minute of eight."""
+
+
+def winner(epochs: Sequence[Epoch]) -> Epoch | None:
+    """The epoch with the best throughput among those that were measured for long enough; None where
+    there are no two to compare."""
+    judged = [e for e in epochs if e.tok_s_per_gpu and not barely_measured(e)]
     return max(judged, key=lambda e: e.tok_s_per_gpu or 0.0) if len(judged) > 1 else None
+
+
+def barely_measured(epoch: Epoch) -> bool:
+    """Whether its servers have had too little time at full load for its throughput to count."""
+    return epoch.seconds < MEASURED_S
 
 
 # --- A swap, as it happens ---

@@ -74,14 +74,18 @@ def outliers(state: State) -> list[Outlier]:
 
     A server counts as slow below 3/4 of the median throughput of at least three that run the same
     flags with the same slots, a card as hot from 85 °C or 12 K above the median. Servers that a
-    swap under way has begun with, or that came back just now, are still gathering speed.
+    swap under way has begun with, or that came back just now, are still gathering speed; one that
+    is kept for a suspect is meant to do little; and where there is not enough to send to all of
+    them, how much each one has left is chance.
     """
     found: list[Outlier] = []
     swap = state.swap
-    gathering = touched(swap) if swap is not None and swap.state == "doing" else ()
+    gathering = set(touched(swap)) if swap is not None and swap.state == "doing" else set()
+    if _slots_run_empty(state):
+        gathering |= set(state.servers)
     alike: dict[tuple[int | None, int | None], dict[int, float]] = {}
     for server in state.servers.values():
-        if server.gpu in gathering or server.dispatch == "pause" or silent(server):
+        if server.gpu in gathering or server.dispatch == "pause" or server.alone or silent(server):
             continue
         if server.steady_since is not None and state.time - server.steady_since < WARM_S:
             continue
@@ -120,6 +124,18 @@ def outliers(state: State) -> list[Outlier]:
             if heat >= 85 or (len(heats) > 2 and heat > middle + 12)
         ]
     return sorted(found, key=lambda o: o.value / o.middle if o.metric == "gen_tok_s" else 1.0)
+
+
+def _slots_run_empty(state: State) -> bool:
+    """Whether the run does not fill the servers' slots: it pauses, leaves, or is near its end."""
+    progress = state.progress
+    if progress is None or not state.run.alive:
+        return False
+    if progress.status != "running":
+        return True
+    ready = [gpu for gpu, server in state.servers.items() if server.state == "ready"]
+    slots = sum(state.infos[gpu].max_running or 0 for gpu in ready if gpu in state.infos)
+    return progress.total > 0 and progress.remaining < slots
 
 
 def waits(verdict: Verdict | None, now: float) -> str:

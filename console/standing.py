@@ -106,6 +106,7 @@ def counts(state: model.State, progress: Progress) -> list[tuple[str, int]]:
         ("set aside", progress.set_aside),
         ("in flight", progress.in_flight if alive else 0),
         ("wait for a retry", progress.waiting_retry if alive else 0),
+        ("suspects", progress.suspects if alive else 0),
         ("on probation", progress.on_probation),
     ]
     return [(name, count) for name, count in found if count or (alive and name == "in flight")]

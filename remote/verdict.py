@@ -26,6 +26,9 @@ FULL = 0.9
 Bound: TypeAlias = Literal["requests", "kv cache", "state slots", "slots"]
 """What can hold servers back: too few requests, or one of three things that are full."""
 
+REQUESTS = "requests:"
+"""How :attr:`Verdict.bound_by` begins where it is too few requests."""
+
 
 class Minute(Struct, frozen=True):
     """What the verdict is drawn from."""
@@ -56,7 +59,7 @@ def expected_tokens(progress: Progress | None, max_tokens: int) -> tuple[float, 
 def judge(minute: Minute, *, now: float, eta_hours_over: float | None = None) -> Verdict:
     """One verdict; see :class:`Minute`."""
     ready = [[s for s in states if s.state == "ready"] for states in minute.states]
-    per_gpu = _mean(s.gen_tok_s for states in ready for s in states if s.running)
+    per_gpu = _mean(s.gen_tok_s for states in ready for s in states if s.running and not s.alone)
     total = _mean(sum(s.gen_tok_s or 0.0 for s in states) for states in ready if states)
     slots = _common([i.max_running for i in minute.infos])
     rate = hours = None
@@ -65,7 +68,9 @@ def judge(minute: Minute, *, now: float, eta_hours_over: float | None = None) ->
         rate = total / expected
         hours = minute.progress.remaining / rate / 3600
     bound = bound_by(ready[-1] if ready else [], minute.infos)
-    good, compared = _compare(per_gpu, slots, minute.previous)
+    # Servers that were not given all that they can do show nothing of their flags.
+    held_short = bound.startswith(REQUESTS)
+    good, compared = (None, "") if held_short else _compare(per_gpu, slots, minute.previous)
     over = hours is not None and eta_hours_over is not None and hours > eta_hours_over
     if over:
         good = False
@@ -134,7 +139,7 @@ def early(states: Sequence[ServerState], infos: Sequence[ServerInfo], *, now: fl
 def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str:
     """What keeps the servers from running more at once, in a few words; empty when unknown."""
     limits = {info.gpu: info for info in infos}
-    busy = [s for s in servers if s.running is not None and limits.get(s.gpu)]
+    busy = [s for s in servers if s.running is not None and limits.get(s.gpu) and not s.alone]
     if not busy:
         return ""
     slots = _common([limits[s.gpu].max_running for s in busy])
@@ -151,7 +156,7 @@ def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str
     if bound is None:
         return ""
     if bound == "requests":
-        return f"requests: the run offers {running:.0f} of {slots} slots a server"
+        return f"{REQUESTS} the run offers {running:.0f} of {slots} slots a server"
     if bound == "kv cache":
         return f"KV cache: {kv:.0%} used at {running:.0f} running a server"
     used = "" if kv is None else f", KV {'only ' if kv < 0.5 else ''}{kv:.0%} used"

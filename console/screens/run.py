@@ -99,6 +99,9 @@ def run_lines(state: model.State, width: int) -> list[Line]:
         lines.append(pair("set aside", f"{progress.set_aside:,}", "warn"))
     waits = f"{progress.waiting_retry:,} for a retry, {progress.on_probation:,} on probation"
     lines.append(pair("waiting", waits))
+    if progress.suspects and state.run.alive:
+        each = "each is tried alone on a server"
+        lines.append(pair("suspects", f"{progress.suspects:,} may kill servers: {each}", "warn"))
     kept, lost = progress.tokens_kept, progress.tokens_lost
     interrupted = f"{progress.partial:,} to be continued, {progress.continued:,} continued"
     lines.append(pair("interrupted answers", interrupted))
@@ -122,14 +125,15 @@ def work_lines(state: model.State, width: int) -> list[Line]:
     gpus = {str(info.port): gpu for gpu, info in state.infos.items()}
     for url, work in sorted(progress.servers.items()):
         gpu = gpus.get(url.rstrip("/").rpartition(":")[2])
-        tone = "dim" if not alive else "good" if work.state == "run" else "warn"
+        doing = "a suspect alone" if work.alone else work.state
+        tone = "dim" if not alive else "good" if doing == "run" else "warn"
         line: list[Part] = [
             (f"{number(gpu)} ", "dim" if gpu is None else f"bold {gpu_style(gpu)}"),
             (pad(f"{work.slots}", 5, ">"), "text"),
             (pad(number(work.in_flight if alive else None), 11, ">"), "text"),
             (pad(f"{work.completed:,}", 10, ">"), "text"),
             (pad(short(work.output_tokens), 10, ">"), "text"),
-            (f"  {work.state if alive else 'not running'}", tone),
+            (f"  {doing if alive else 'not running'}", tone),
             (f"  {visible(work.problem)}" if work.problem else "", "bad"),
             (f"  {url}", "dim"),
         ]

@@ -102,6 +102,8 @@ class View:
     focused: bool
     faded: bool
     now: float
+    suspects: int = 0
+    """Prompts that are to be tried alone, where this server is kept for one of them."""
 
 
 def _use(fraction: float | None) -> str:
@@ -219,6 +221,12 @@ def _phase(view: View) -> tuple[Part, Part]:
     return (visible(server.phase) or server.state, tone), (since, "dim")
 
 
+def alone_in_words(view: View, width: int) -> str:
+    """What a server does that is kept for one suspect, in ``width`` cells."""
+    words = f"1 of {view.suspects} suspects alone"
+    return cut(f"tries {words}" if len(words) + len("tries ") <= width else words, width)
+
+
 def _card_body(view: View, width: int, height: int) -> list[Line]:
     """What stands in the box: the cause of a failure, the phase of a start, or numbers."""
     server = view.server
@@ -243,6 +251,11 @@ def _card_body(view: View, width: int, height: int) -> list[Line]:
         right += [("queue ", "dim"), (f"{server.queued}", shown)]
     if server.state == "draining":
         right = [(visible(server.phase).removeprefix("draining: ") or "drains", "warn")]
+    elif view.suspects:
+        told = alone_in_words(view, width)
+        right = [(told, "dim" if view.faded else "warn")]
+        if width_of(speed) + 1 + len(told) > width:
+            speed = []
     elif server.dispatch in ("pause", "abort"):
         right = [(f"{server.dispatch}d ".replace("abortd", "aborted"), "warn"), *right]
     if server.retractions and width >= WIDE_CARD - 4:
@@ -344,6 +357,8 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     if server.state in ("starting", "warming"):
         doing, since = _phase(view)
         phase = [(f"{sign} ", tone), doing, ("  ", "text"), since]
+    elif view.suspects:
+        phase = [(f"{sign} ", tone), (alone_in_words(view, 30), "dim" if view.faded else "warn")]
     line: list[Part] = []
     spare = 0
     for heading, wide, _ in columns:
@@ -366,6 +381,14 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     if view.focused:
         line = [(value, f"{style} on-panel bold") for value, style in line]
     return line
+
+
+def _suspects(state: model.State, gpu: int) -> int:
+    """How many are to be tried alone, where this server is kept for one of them; else 0."""
+    server = state.servers.get(gpu)
+    if server is None or not server.alone or server.state != "ready" or state.progress is None:
+        return 0
+    return max(1, state.progress.suspects)
 
 
 class Cards(Painted):
@@ -408,6 +431,7 @@ class Cards(Painted):
                 app.focus_gpu == gpu,
                 faded,
                 at,
+                _suspects(state, gpu),
             )
             for gpu in state.numbers
         ]

@@ -53,6 +53,8 @@ def epoch_line(state: model.State, epoch: Epoch, chosen: bool, now: float, width
     line.append(("  ", "text"))
     if star:
         line.append(("best  ", "bold good"))
+    elif model.barely_measured(epoch) and len(state.epochs) > 1:
+        line.append(("measured too briefly to compare  ", "dim"))
     if current:
         line.append(("runs now  ", "accent"))
     words = "; ".join(c.text for c in changes) if changes else (epoch.why or "first flags")

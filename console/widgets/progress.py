@@ -16,7 +16,7 @@ GIB = 1 << 30
 GAP = "   "
 """Between two groups of numbers."""
 
-FIRST = ("set aside", "wait for a retry")
+FIRST = ("set aside", "wait for a retry", "suspects")
 """Counts that are seen at every width."""
 
 STUCK_S = 1800.0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from remote.agent.diff import Picture
 from remote.protocol import Alert
-from remote.verdict import duration
 
 HOT_C, TOO_HOT_C = 87.0, 92.0
 """Blackwell workstation cards begin to slow down a few degrees above the first."""
@@ -22,13 +21,10 @@ class Wrong(NamedTuple):
     level: Literal["warning", "error"] = "warning"
 
 
-ETA_OVER = 0.95
-"""An alert about the ETA is over below this share of the limit: near it, it would come and go."""
-
-
-def wrong(now: Picture, journal: str = "", standing: Collection[str] = ()) -> list[Wrong]:
-    """Everything a person should know of; ``standing`` are the codes of what was wrong before."""
-    found = [*_servers(now), *_run(now), *_eta(now, standing), *_host(now)]
+def wrong(now: Picture, journal: str = "") -> list[Wrong]:
+    """Everything a person should know of that one look shows; :mod:`remote.agent.eta` needs more
+    than one."""
+    found = [*_servers(now), *_run(now), *_host(now)]
     if journal:
         found.append(Wrong("journal", journal))
     return found
@@ -38,6 +34,23 @@ def since(old: Iterable[Alert], found: Iterable[Wrong], time: float) -> list[Ale
     """Alerts with their beginnings: what was wrong before keeps its own."""
     began = {alert.code: alert.since for alert in old}
     return [Alert(w.code, w.text, began.get(w.code, time), w.level) for w in found]
+
+
+def over(alert: Alert, now: Picture) -> str:
+    """That an alert has ended, with the number now where it was about one."""
+    free = now.host.disk_free
+    if alert.code == "disk" and free is not None:
+        return f"disk: {free / 1e9:.1f} GB free in the workspace, no longer short"
+    if alert.code == "s3":
+        return "S3: no error any more"
+    if alert.code == "gpu.missing":
+        return "GPU: all are seen by the driver again"
+    if alert.code == "run.failed":
+        return f"{alert.text}; it is at work again"
+    heat = {f"hot.{card.gpu}": card for card in now.gpus}.get(alert.code)
+    if heat is not None and heat.temperature_c is not None:
+        return f"GPU {heat.gpu}: {heat.temperature_c:.0f} °C, no longer hot"
+    return f"over: {alert.text}"
 
 
 def _servers(now: Picture) -> Iterable[Wrong]:
@@ -62,26 +75,6 @@ def _run(now: Picture) -> Iterable[Wrong]:
         yield Wrong("run.problem", progress.problem, "error")
     if run.alive and progress.s3_error:
         yield Wrong("s3", f"S3: {progress.s3_error}")
-
-
-def _eta(now: Picture, standing: Collection[str]) -> Iterable[Wrong]:
-    """From the run's own rate once it has one, until then from the verdict on these flags."""
-    progress, verdict = now.run.progress, now.verdict
-    limit = now.target.alerts.eta_hours_over if now.target is not None else None
-    changing = now.swap is not None and now.swap.state == "doing"
-    if limit is None or progress is None or not now.run.alive or changing:
-        return
-    if verdict is not None and now.epochs and verdict.time < now.epochs[-1].since:
-        verdict = None  # on other flags
-    eta = verdict.eta_hours if verdict is not None else None
-    # A process that has just taken up a run of many finished prompts has no rate of its own yet.
-    here = sum(work.completed for work in progress.servers.values())
-    done = here if progress.servers else progress.completed
-    if progress.rate_per_sec and done >= 3 * max(progress.in_flight, 1):
-        eta = progress.eta_hours if progress.eta_hours is not None else eta
-    if eta is not None and eta > limit * (ETA_OVER if "eta" in standing else 1.0):
-        why = f": {verdict.bound_by}" if verdict is not None and verdict.bound_by else ""
-        yield Wrong("eta", f"ETA {duration(eta)}, over the {duration(limit)} allowed{why}", "error")
 
 
 def _host(now: Picture) -> Iterable[Wrong]:

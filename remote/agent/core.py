@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from remote import host, samples
-from remote.agent import alerts, diff, epochs, prune, watched
+from remote.agent import alerts, diff, epochs, eta, prune, watched
 from remote.agent.actions import Actions
 from remote.agent.diff import Picture
 from remote.agent.firstminute import FirstMinute
 from remote.agent.lookers import Lookers
 from remote.agent.reading import Reader
+from remote.agent.reserved import Reserved
 from remote.agent.run import Run
 from remote.agent.serve import RequestError
 from remote.agent.target import read_spec, write_spec
@@ -80,6 +81,8 @@ class Agent:
         self._actions = Actions(self)
         self._reader = Reader(self)
         self._tally = epochs.Tally()
+        self._reserved = Reserved()
+        self._eta = eta.EtaWatch()
         self._epochs_kept: dict[int, float] = {}
         self._gpus = host.Gpus(lambda text: self._later("host.gpus", text, "warning"))
         self._webhook = Webhook(lambda: self.spec, self._webhook_problem)
@@ -226,7 +229,7 @@ class Agent:
             await self.run.look()
             if was and not self.run.alive:
                 await self._actions.tell_run()
-            infos, states = self._fleet.infos(), self._fleet.states()
+            infos, states = self._fleet.infos(), self._states(self._fleet, now)
             self._count(infos, states, now, seconds)
             self._watched.beat(now, _up(states), self.run.alive)
             if self.spec is not None:
@@ -250,7 +253,7 @@ class Agent:
         picture = Picture(
             target=self.spec,
             infos=fleet.infos() if fleet else [],
-            servers=[diff.tidy(state) for state in fleet.states()] if fleet else [],
+            servers=[diff.tidy(state) for state in self._states(fleet, now)] if fleet else [],
             gpus=[diff.tidy(card) for card in self._gpus.states()],
             host=self._host,
             run=self.run.state(),
@@ -259,10 +262,15 @@ class Agent:
             verdict=self.first_minute.last,
             journal=self.journal.id,
         )
-        standing = {alert.code for alert in self._picture.alerts}
-        wrong = alerts.wrong(picture, self.journal.problem, standing)
+        wrong = alerts.wrong(picture, self.journal.problem)
+        wrong += self._eta.look(picture, self._picture.alerts, now)
         found = alerts.since(self._picture.alerts, wrong, round(now, 3))
         return msgspec.structs.replace(picture, alerts=found)
+
+    def _states(self, fleet: Fleet, now: float) -> list[ServerState]:
+        """The servers, with what the run says of them."""
+        progress = self.run.progress if self.run.alive else None
+        return self._reserved.look(fleet.states(), fleet.infos(), progress, now)
 
     def _tell_alerts(self, before: list[Alert], now: list[Alert]) -> None:
         known = {alert.code for alert in before}
@@ -274,7 +282,7 @@ class Agent:
         wrong = {alert.code for alert in now}
         for alert in before:
             if alert.code not in wrong and not alert.code.startswith(("server.", "journal")):
-                self.emit("alert.over", f"over: {alert.text}")
+                self.emit("alert.over", eta.over(alert, self._picture))
 
     def _count(
         self, infos: list[ServerInfo], states: list[ServerState], now: float, seconds: float

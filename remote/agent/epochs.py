@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from remote.agent.reserved import work_of
 from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState, Swap
 
 WARM_S = 10.0
 """A server counts towards its epoch only once it has been busy for so long."""
 BUSY = 0.8
-"""Busy: at least this share of the slots that the run gives it is taken, or requests queue."""
+"""Busy: at least this share of the slots that it has is taken, or requests queue."""
 
 
 def current(infos: Iterable[ServerInfo], epochs: Mapping[int, Epoch]) -> Epoch | None:
@@ -82,17 +83,26 @@ class Tally:
 
 
 def busy(state: ServerState, info: ServerInfo, progress: Progress | None) -> bool:
-    """Whether a server has about as much work as it is to have."""
+    """Whether a server does all that its flags let it do, so that its throughput tells of them.
+
+    One that is held at fewer requests than it has slots, is paused or emptied, has a suspect to
+    itself or gives no sign of life tells of something else. ``progress`` is that of a run that is
+    alive.
+    """
     if state.state != "ready" or not state.gen_tok_s or state.running is None:
+        return False
+    if state.silent_since is not None or state.alone or state.dispatch not in ("", "run"):
+        return False
+    if progress is not None and progress.status != "running":
         return False
     if state.queued:
         return True
-    known = progress.servers.items() if progress is not None else ()
-    work = next((work for url, work in known if url.endswith(f":{info.port}")), None)
-    slots = work.slots if work is not None and work.slots else info.max_running
-    if info.max_running is not None and slots is not None:
-        slots = min(slots, info.max_running)
-    return slots is not None and state.running >= BUSY * slots
+    work = work_of(info, progress)
+    offered = work.slots if work is not None and work.slots else None
+    slots = info.max_running or offered
+    if slots is None or (offered is not None and offered < slots):
+        return False
+    return state.running >= BUSY * slots
 
 
 def _weigh(epoch: Epoch, state: ServerState, info: ServerInfo, seconds: float) -> Epoch:

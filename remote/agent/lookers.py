@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from remote.agent.diff import Picture
+from remote.agent.eta import over
 from remote.agent.webhook import Caller, Webhook, now_utc, span
 from remote.journal import Journal
 from remote.protocol import Alert, Event
@@ -58,7 +59,7 @@ class Lookers:
         """Once a second."""
         now = self._clock()
         told = list(self._caller.told)
-        for line in self._caller.look(picture.alerts, now):
+        for line in self._caller.look(picture.alerts, now, lambda alert: over(alert, picture)):
             self._webhook.say(line)
         if told != list(self._caller.told):
             self._journal.note(_TOLD, list(self._caller.told.values()))

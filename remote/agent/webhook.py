@@ -45,8 +45,14 @@ class Caller:
         self.told = {alert.code: alert for alert in told}
         self._seen: dict[str, float] = {}
 
-    def look(self, alerts: Iterable[Alert], now: float) -> list[str]:
-        """Lines to post, given what is wrong now. Call it every second."""
+    def look(
+        self,
+        alerts: Iterable[Alert],
+        now: float,
+        over: Callable[[Alert], str] = lambda alert: f"over: {alert.text}",
+    ) -> list[str]:
+        """Lines to post, given what is wrong now; ``over`` says of an alert that it has ended.
+        Call it every second."""
         lines = []
         for alert in alerts:
             self._seen[alert.code] = now
@@ -58,7 +64,7 @@ class Caller:
             if now - last >= CLEAR_S:
                 del self.told[code], self._seen[code]
                 lasted = span(max(0.0, last - alert.since))
-                lines.append(f"✔ over after {lasted}: {alert.text}")
+                lines.append(f"✔ {over(alert)} (it stood for {lasted})")
         return lines
 
 

@@ -127,6 +127,11 @@ class Dispatcher:
         return self.floor.in_flight
 
     @property
+    def suspected(self) -> int:
+        """Prompts that are to be tried alone on a server, or are being tried."""
+        return self.floor.suspected
+
+    @property
     def partial(self) -> int:
         """Interrupted answers that wait to be continued."""
         return sum(job.partial is not None for job in self.floor.work.jobs())

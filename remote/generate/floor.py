@@ -63,6 +63,12 @@ class Floor:
         return sum(server.in_flight for server in self.servers.values())
 
     @property
+    def suspected(self) -> int:
+        """Prompts under suspicion of killing servers: waiting, tried, or waiting for a verdict."""
+        held = {server.guest for server in self.servers.values() if server.guest is not None}
+        return len({job for job in self.work.jobs() if job.alone} | held | self.suspects)
+
+    @property
     def may_send(self) -> bool:
         """Whether a request may go out at all: by order, and by the state of the disk."""
         writer = self.outbox.writer

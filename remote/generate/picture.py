@@ -17,6 +17,7 @@ def queue_and_servers(progress: Progress, dispatcher: Dispatcher) -> None:
     progress.in_flight = dispatcher.in_flight
     progress.partial = dispatcher.partial
     progress.on_probation = sum(len(s.held) for s in dispatcher.servers.values())
+    progress.suspects = dispatcher.suspected
     progress.servers = {
         server.url: ServerWork(
             slots=server.slots,
@@ -25,6 +26,7 @@ def queue_and_servers(progress: Progress, dispatcher: Dispatcher) -> None:
             output_tokens=server.output_tokens,
             state=server.state,
             problem=server.problem,
+            alone=server.guest is not None,
             whole=server.whole,
         )
         for server in dispatcher.servers.values()

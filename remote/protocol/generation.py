@@ -38,6 +38,9 @@ class Progress(Struct, omit_defaults=False):
     waiting_by_source: dict[str, int] = {}
     """The same by source; empty for prompts that name none."""
     on_probation: int = 0
+    suspects: int = 0
+    """Prompts under suspicion of killing servers that have not been cleared yet: each is to be
+    tried alone on a server, or is being tried."""
     in_flight: int = 0
     remaining: int = 0
     outcomes: dict[str, int] = {}
@@ -82,6 +85,8 @@ class ServerWork(Struct, frozen=True):
     """``run``, ``pause``, ``abort``, ``redo``, ``open`` (breaker open), ``probation``,
     ``stopped``."""
     problem: str = ""
+    alone: bool = False
+    """It is kept for one prompt that is suspected of killing servers: its other slots are empty."""
     whole: str = ""
     """Why an interrupted answer of it can only be made anew; empty where it is continued."""
 

@@ -89,6 +89,9 @@ class ServerState(Struct, frozen=True):
     """The run's side of it: ``run``, ``pause``, ``abort``; empty where no run is."""
     in_flight: int | None = None
     """Requests that the run has open on this server."""
+    alone: bool = False
+    """The run keeps it for one prompt that is suspected of killing servers: that it does little
+    says nothing of it."""
     cause: str = ""
     """Why it failed or stalled, one line."""
     silent_since: float | None = None

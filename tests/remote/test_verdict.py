@@ -120,3 +120,26 @@ def test_servers_at_their_ceiling_need_no_throughput_to_be_judged() -> None:
         "held by Mamba state pool: 37 slots a server, KV only 20% used"
     )
     assert (found.slots, found.good, found.eta_hours) == (37, None, None)
+
+
+def test_a_throttled_minute_is_not_held_against_another_epoch() -> None:
+    """At twelve requests at once a server does less, whatever its flags."""
+    few = [replace(s, queued=0) for s in servers(12, 250.0)]
+    minute = Minute(
+        states=[few] * 30,
+        infos=infos(37),
+        progress=Progress(total=193_010, remaining=193_010, in_flight=96),
+        max_tokens=4096,
+        previous=Epoch(1, 0.0, {}, tok_s_per_gpu=680.0),
+    )
+    found = judge(minute, now=1.0)
+    assert found.good is None
+    assert "of epoch 1" not in found.text
+    assert found.bound_by == "requests: the run offers 12 of 37 slots a server"
+
+
+def test_a_server_that_is_kept_for_a_suspect_is_left_out_of_the_mean() -> None:
+    states = servers(37, 680.0)
+    states[0] = replace(states[0], running=1, queued=0, gen_tok_s=40.0, alone=True)
+    minute = Minute(states=[states] * 30, infos=infos(37), progress=None, max_tokens=4096)
+    assert judge(minute, now=1.0).tok_s_per_gpu == pytest.approx(680.0)

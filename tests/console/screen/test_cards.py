@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -44,3 +46,17 @@ def test_what_is_told_as_failed_stays_so() -> None:
     stalled = replace(READY, state="stalled", cause="no token for 90 s", silent_since=1_000_000.0)
     assert "stalled" in card(stalled)
     assert "no token for 90 s" in card(stalled)
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [(29, "1 of 46 suspects alone"), (34, "tries 1 of 46 suspects alone"), (60, "40 tok/s")],
+)
+def test_a_server_that_is_kept_for_a_suspect_says_so(width: int, words: str) -> None:
+    """Its few tokens are no fault of it."""
+    alone = dataclasses.replace(view(replace(READY, running=1, gen_tok_s=40.0)), suspects=46)
+    shown = "\n".join("".join(text for text, _ in line) for line in card_lines(alone, width))
+    assert words in shown
+    assert "1 of 46 suspects alone" in shown
+    row = "".join(text for text, _ in row_line(alone, row_columns(90), 90))
+    assert "tries 1 of 46 suspects alone" in row

@@ -308,6 +308,35 @@ def test_a_server_that_came_back_just_now_is_no_outlier() -> None:
     assert odd(31) == [5]
 
 
+def slow_fifth(**progress: object) -> list[int]:
+    """The outliers by throughput where one of eight is at half speed and the run is like that."""
+    story, state = told()
+    story.servers[5].speed = 0.5
+    state = reduce(state, story.snapshot(), NOW)
+    assert state.progress is not None
+    told_so = msgspec.structs.replace(state.progress, **progress)
+    run = msgspec.structs.replace(state.run, progress=told_so)
+    found = reckon.outliers(replace(state, run=run))
+    return [o.gpu for o in found if o.metric == "gen_tok_s"]
+
+
+def test_no_outliers_where_the_run_does_not_fill_the_slots() -> None:
+    """It leaves, pauses, or has hardly anything left: what each server still has is chance."""
+    assert slow_fifth() == [5]
+    assert slow_fifth(status="draining") == []
+    assert slow_fifth(status="paused") == []
+    assert slow_fifth(remaining=40) == []
+
+
+def test_a_server_that_tries_a_suspect_alone_is_no_outlier() -> None:
+    story, state = told()
+    story.servers[5].speed = 0.5
+    state = reduce(state, story.snapshot(), NOW)
+    servers = dict(state.servers)
+    servers[5] = msgspec.structs.replace(servers[5], alone=True)
+    assert [o.gpu for o in reckon.outliers(replace(state, servers=servers))] == []
+
+
 def plain_text(lines: list[Line]) -> str:
     """What is read of painted lines."""
     return "\n".join("".join(text for text, _ in line) for line in lines)
@@ -421,7 +450,7 @@ def test_flags_start_from_what_runs() -> None:
 def test_the_best_epoch_needs_time_to_count() -> None:
     """Ten seconds prove nothing, and one epoch is no contest."""
     one = Epoch(1, 0, {}, tok_s_per_gpu=600, seconds=900)
-    two = Epoch(2, 0, {}, tok_s_per_gpu=900, seconds=10)
+    two = Epoch(2, 0, {}, tok_s_per_gpu=900, seconds=100)
     three = Epoch(3, 0, {}, tok_s_per_gpu=800, seconds=900)
     assert model.winner([one]) is None
     assert model.winner([one, two]) is None

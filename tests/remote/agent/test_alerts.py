@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from remote.agent import alerts
 from remote.agent.diff import Picture
+from remote.agent.eta import EtaWatch, over
 from remote.protocol import (
+    Alert,
     AlertSpec,
     Epoch,
     FleetSpec,
@@ -36,8 +40,21 @@ WELL = Picture(
 )
 
 
+def wrong(now: Picture) -> list[alerts.Wrong]:
+    return alerts.wrong(now) + EtaWatch().look(now, (), 1_000.0)
+
+
 def codes(now: Picture) -> list[str]:
-    return [w.code for w in alerts.wrong(now)]
+    return [w.code for w in wrong(now)]
+
+
+def told(hours: float, **more: Any) -> Picture:
+    """A run at work that tells this ETA of its own rate."""
+    progress = Progress(completed=9000, in_flight=600, rate_per_sec=3.0, eta_hours=hours)
+    return replace(WELL, run=RunState(alive=True, progress=replace(progress, **more)))
+
+
+STANDS = [Alert("eta", "ETA 60 h, over the 48 h allowed", 1.0, "error")]
 
 
 def test_all_well() -> None:
@@ -64,12 +81,12 @@ def test_each_trouble_is_named() -> None:
 def test_the_eta_of_the_verdict_until_the_run_has_its_own() -> None:
     early = RunState(alive=True, progress=Progress(completed=3, in_flight=600))
     verdict = Verdict(time=0.0, text="", eta_hours=208.0, bound_by="Mamba state pool")
-    (found,) = alerts.wrong(replace(WELL, run=early, verdict=verdict))
+    (found,) = wrong(replace(WELL, run=early, verdict=verdict))
     assert found.code == "eta"
     assert found.text == "ETA 208 h, over the 48 h allowed: Mamba state pool"
     spec = replace(SPEC, alerts=AlertSpec(eta_hours_over=0.063))
     soon = replace(WELL, target=spec, run=early, verdict=Verdict(time=0.0, text="", eta_hours=0.2))
-    assert [w.text for w in alerts.wrong(soon)] == ["ETA 12 min, over the 4 min allowed"]
+    assert [w.text for w in wrong(soon)] == ["ETA 12 min, over the 4 min allowed"]
     settled = Progress(completed=9000, in_flight=600, rate_per_sec=3.0, eta_hours=15.0)
     later = replace(WELL, run=RunState(alive=True, progress=settled), verdict=verdict)
     assert codes(later) == []
@@ -99,14 +116,50 @@ def test_no_eta_of_other_flags_and_none_while_they_change() -> None:
 
 
 def test_an_eta_near_its_limit_does_not_come_and_go() -> None:
-    def at(hours: float, standing: set[str]) -> bool:
-        progress = Progress(completed=9000, in_flight=600, rate_per_sec=3.0, eta_hours=hours)
-        now = replace(WELL, run=RunState(alive=True, progress=progress))
-        return any(w.code == "eta" for w in alerts.wrong(now, standing=standing))
+    watch = EtaWatch()
+    assert watch.look(told(47.5), [], 1.0) == []
+    (over,) = watch.look(told(50.0), [], 2.0)
+    assert over.text == "ETA 50 h, over the 48 h allowed"
+    (near,) = watch.look(told(47.0), STANDS, 3.0)
+    assert near.text == "ETA 47.0 h, about the 48 h allowed", "it does not contradict itself"
+    for second in range(4, 33):  # well below, but not for long
+        assert watch.look(told(45.0), STANDS, float(second))
+    assert watch.look(told(47.0), STANDS, 33.0)
+    assert watch.look(told(45.0), STANDS, 34.0), "from the beginning again"
+    assert watch.look(told(45.0), STANDS, 64.0) == []
 
-    assert not at(47.5, set())
-    assert at(47.5, {"eta"})
-    assert not at(45.0, {"eta"})
+
+def test_an_eta_alert_stands_while_a_swap_or_a_pause_takes_servers_away() -> None:
+    """What is counted then is of neither the old nor the new; nor is one raised by it."""
+    watch = EtaWatch()
+    swapping = replace(told(80.0), swap=Swap(1, "rolling", [0], 1, 2, "ops", 9.0))
+    kept = [alerts.Wrong("eta", STANDS[0].text, "error")]
+    assert watch.look(swapping, STANDS, 10.0) == kept
+    assert watch.look(replace(swapping, run=told(3.0).run), STANDS, 11.0) == kept
+    assert watch.look(swapping, [], 12.0) == []
+    assert watch.look(told(3.0, status="paused"), STANDS, 20.0) == kept
+    for second in range(21, 140):  # the moving rate still has the pause in it
+        assert watch.look(told(400.0), STANDS, float(second)) == kept
+        assert watch.look(told(400.0), [], float(second)) == []
+    assert watch.look(told(400.0), [], 141.0)[0].text == "ETA 400 h, over the 48 h allowed"
+
+
+def test_an_eta_alert_does_not_end_while_a_server_comes_up_again() -> None:
+    watch = EtaWatch()
+    coming = [ServerState(gpu=0, state="starting"), WELL.servers[1]]
+    for second in range(100):
+        assert watch.look(replace(told(10.0), servers=coming), STANDS, float(second))
+    assert watch.look(told(10.0), STANDS, 100.0)
+    assert watch.look(told(10.0), STANDS, 130.0) == []
+
+
+def test_an_alert_that_has_ended_says_so_with_the_number_now() -> None:
+    (stood,) = STANDS
+    assert over(stood, told(45.0)) == "ETA alert ended: 45.0 h, 48 h allowed"
+    gone = replace(WELL, run=RunState(alive=False, progress=Progress()))
+    assert over(stood, gone) == "ETA alert ended: the run is not at work"
+    hot = Alert("hot.0", "GPU 0: 93 °C", 1.0)
+    assert over(hot, WELL) == "GPU 0: 70 °C, no longer hot"
 
 
 def test_an_alert_keeps_its_beginning() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from remote.agent import epochs
+from remote.agent.reserved import Reserved
 from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState, ServerWork, Swap
 from remote.sglang.flags import changed
 
@@ -67,11 +69,53 @@ def test_only_busy_and_warm_servers_count() -> None:
     assert known[1].seconds == 21
 
 
-def test_busy_is_measured_by_what_the_run_offers() -> None:
-    work = {"http://127.0.0.1:30000": ServerWork(slots=16)}
-    progress = Progress(servers=work)
-    assert epochs.busy(state(0, 15, 400.0), info(0, 1), progress)
-    assert not epochs.busy(state(0, 15, 400.0), info(0, 1), None)
+def offered(slots: int, alone: bool = False) -> Progress:
+    return Progress(servers={"http://127.0.0.1:30000": ServerWork(slots=slots, alone=alone)})
+
+
+def test_a_server_that_is_not_offered_its_slots_tells_nothing_of_its_flags() -> None:
+    full, one = state(0, 37, 680.0), info(0, 1)
+    assert epochs.busy(full, one, offered(41))
+    assert epochs.busy(full, one, None), "another client fills it"
+    assert not epochs.busy(state(0, 16, 400.0), one, offered(16)), "requests at once: 16"
+    assert not epochs.busy(state(0, 32, 600.0), one, offered(32)), "nor at 32 of its 37"
+    assert epochs.busy(state(0, 24, 500.0, queued=2), one, offered(28)), "its KV cache is full"
+    unknown = replace(one, max_running=None)
+    assert epochs.busy(state(0, 16, 400.0), unknown, offered(16)), "nothing else is known"
+
+
+def test_time_in_which_a_server_is_paused_or_broken_is_not_its_epochs() -> None:
+    full, one = state(0, 37, 680.0), info(0, 1)
+    for status in ("paused", "draining"):
+        assert not epochs.busy(full, one, replace(offered(41), status=status))
+    assert not epochs.busy(replace(full, dispatch="pause"), one, offered(41)), "a swap empties it"
+    assert not epochs.busy(replace(full, silent_since=1.0), one, offered(41))
+    assert not epochs.busy(replace(full, alone=True), one, offered(41)), "kept for a suspect"
+
+
+def test_a_throttled_epoch_keeps_the_throughput_that_it_had() -> None:
+    tally, known = epochs.Tally(), dict(KNOWN)
+    for second in range(60):
+        known |= tally.add(
+            known, [state(0, 37, 680.0)], [info(0, 1)], offered(41), float(second), 1.0
+        )
+    for second in range(60, 600):
+        known |= tally.add(
+            known, [state(0, 12, 250.0)], [info(0, 1)], offered(12), float(second), 1.0
+        )
+    assert known[1].tok_s_per_gpu == pytest.approx(680.0)
+    assert known[1].seconds == 50
+
+
+def test_a_server_that_is_kept_for_a_suspect_is_marked_and_fills_anew() -> None:
+    there = replace(state(0, 37, 680.0), steady_since=10.0)
+    known = Reserved()
+    (alone,) = known.look([there], [info(0, 1)], offered(41, alone=True), 100.0)
+    assert (alone.alone, alone.steady_since) == (True, None)
+    (free,) = known.look([there], [info(0, 1)], offered(41), 105.0)
+    assert (free.alone, free.steady_since) == (False, 100.0)
+    (later,) = known.look([replace(there, steady_since=300.0)], [info(0, 1)], offered(41), 400.0)
+    assert later.steady_since == 300.0
 
 
 def test_the_runs_file_holds_the_last_line_of_each(tmp_path: Path) -> None:

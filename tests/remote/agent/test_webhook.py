@@ -182,7 +182,7 @@ def test_an_alert_is_told_once_when_it_comes_and_once_when_it_is_over() -> None:
     for second in range(101, 400):
         assert caller.look([hot] if second % 20 < 3 else [], second) == []
     assert [line for s in range(400, 500) for line in caller.look([], s)] == [
-        "✔ over after 5 min: GPU 1: 90 °C"
+        "✔ over: GPU 1: 90 °C (it stood for 5 min)"
     ]
     again = Caller([hot])
     assert again.look([hot], 600) == []

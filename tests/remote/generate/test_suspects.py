@@ -133,3 +133,19 @@ def test_the_last_suspects_share_the_servers(
     assert [(f["index"], f["outcome"]) for f in run.lines("failed.jsonl")] == [(5, "quarantined")]
     assert indices(run) == [i for i in range(8) if i != 5]
     check(run)
+
+
+async def test_how_many_wait_and_where_one_is_tried_can_be_seen(desk: Callable[..., Desk]) -> None:
+    here = desk()
+    nothing_fresh(here)
+    first, *_ = suspects(here, 3)
+    assert here.dispatcher.suspected == 3
+    here.dispatcher.pump()
+    one = here.servers[0]
+    assert one.guest is first and here.dispatcher.suspected == 3, "those that are tried count, too"
+    one.guest = None
+    first.alone = False
+    succeed(here, one, first)
+    assert here.dispatcher.suspected == 2
+    breaks(here, 1)
+    assert here.dispatcher.suspected == 2, "nor is one cleared by a death"

@@ -1,0 +1,107 @@
+"""When the time left is an alert, and when no longer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from remote.agent import alerts
+from remote.agent.alerts import Wrong
+from remote.agent.diff import Picture
+from remote.generate.progress import WINDOW_S
+from remote.protocol import Alert
+from remote.verdict import duration
+
+UNDER = 0.95
+"""An alert is over below this share of the limit …"""
+UNDER_S = 30.0
+"""… once it has been so for so long: near the limit it would come and go."""
+
+
+class EtaWatch:
+    """Looks each second. While a swap or a pause takes servers away, and until the run's moving
+    rate has nothing of that any more, its ETA tells nothing: what stood stays as it was. While a
+    server comes up again an alert does not end either."""
+
+    def __init__(self) -> None:
+        self._moved_at = -math.inf
+        """When the run last was not at work with what it is to have."""
+        self._under_since: float | None = None
+
+    def look(self, now: Picture, standing: Iterable[Alert], at: float) -> list[Wrong]:
+        """The alert, where there is one; ``standing`` are the alerts of the look before."""
+        old = next((alert for alert in standing if alert.code == "eta"), None)
+        limit = now.target.alerts.eta_hours_over if now.target is not None else None
+        progress = now.run.progress
+        if limit is None or progress is None or not now.run.alive:
+            self._under_since = None
+            return []
+        if progress.status != "running" or _swaps(now):
+            self._moved_at = at
+        eta = self._told(now, at)
+        if eta is None:
+            self._under_since = None
+            return [] if old is None else [Wrong("eta", old.text, old.level)]
+        if eta > limit * (1.0 if old is None else UNDER):
+            self._under_since = None
+            return [Wrong("eta", _text(now, eta, limit), "error")]
+        if old is None:
+            return []
+        if self._under_since is None or any(
+            s.state in ("starting", "warming") for s in now.servers
+        ):
+            self._under_since = at
+        if at - self._under_since < UNDER_S:
+            return [Wrong("eta", _text(now, eta, limit), "error")]
+        self._under_since = None
+        return []
+
+    def _told(self, now: Picture, at: float) -> float | None:
+        """From the run's own rate once it has one, until then from the verdict on these flags."""
+        progress, verdict = now.run.progress, now.verdict
+        if progress is None or self._moved_at == at:
+            return None
+        # A process that has just taken up a run of many finished prompts has no rate of its own.
+        here = sum(work.completed for work in progress.servers.values())
+        done = here if progress.servers else progress.completed
+        own = bool(progress.rate_per_sec) and done >= 3 * max(progress.in_flight, 1)
+        if own and progress.eta_hours is not None and at - self._moved_at >= WINDOW_S:
+            return progress.eta_hours
+        if verdict is None or verdict.time < self._moved_at:
+            return None
+        return verdict.eta_hours if _on_these_flags(now) else None
+
+
+def over(alert: Alert, now: Picture) -> str:
+    """That an alert has ended, and the number now."""
+    return _ended(now) if alert.code == "eta" else alerts.over(alert, now)
+
+
+def _ended(now: Picture) -> str:
+    progress, verdict = now.run.progress, now.verdict
+    limit = now.target.alerts.eta_hours_over if now.target is not None else None
+    if limit is None:
+        return "ETA alert ended: no limit is set any more"
+    if not now.run.alive or progress is None:
+        return "ETA alert ended: the run is not at work"
+    eta = progress.eta_hours
+    if eta is None and verdict is not None:
+        eta = verdict.eta_hours
+    number = "unknown" if eta is None else duration(eta)
+    return f"ETA alert ended: {number}, {duration(limit)} allowed"
+
+
+def _swaps(now: Picture) -> bool:
+    return now.swap is not None and now.swap.state == "doing"
+
+
+def _on_these_flags(now: Picture) -> bool:
+    return now.verdict is not None and not (now.epochs and now.verdict.time < now.epochs[-1].since)
+
+
+def _text(now: Picture, eta: float, limit: float) -> str:
+    told, allowed = duration(eta), duration(limit)
+    where = "over" if eta > limit and told != allowed else "about"
+    verdict = now.verdict if _on_these_flags(now) else None
+    why = f": {verdict.bound_by}" if verdict is not None and verdict.bound_by else ""
+    return f"ETA {told}, {where} the {allowed} allowed{why}"
