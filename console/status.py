@@ -17,8 +17,16 @@ from console.notices import SILENT_S
 from console.text import duration, number, percent, size
 from remote.protocol import Batches, Progress
 
-LAG = 600
-"""Records by which two counts may differ while a run is on: they are not taken at one instant."""
+LAG, LAG_S = 600, 15.0
+"""Records by which two counts may differ while a run is on, and those of so many seconds where
+that is more: they are not taken at one instant."""
+
+FILL_S = 30.0
+"""A server that was given work just now may need so long to its first tokens."""
+
+WINDOW_S = 120.0
+"""The run's own rates are means over so long: what its servers do now is held against them only
+where they have done the same thing all that time."""
 
 
 def rfc3339(at: float | None) -> str | None:
@@ -151,7 +159,7 @@ def disagreements(state: State, batches: Batches | None) -> list[dict[str, str]]
         return found
     live = state.run.alive
     if batches is not None:
-        lag = LAG if live else 0
+        lag = max(LAG, LAG_S * progress.rate_per_sec) if live else 0
         if abs(batches.records - progress.completed) > lag:
             say(
                 "progress_files",
@@ -181,13 +189,22 @@ def _throughput(state: State, progress: Progress, say: Any) -> None:
     if not (state.run.alive and progress.status == "running" and rates):
         return
     servers = sum(rates)
-    if progress.tok_s and servers < 0.25 * progress.tok_s:
+    if not _changed(state, WINDOW_S) and progress.tok_s and servers < 0.25 * progress.tok_s:
         say(
             "throughput",
             f"the run counts {progress.tok_s:,.0f} output tok/s, the servers {servers:,.0f}",
         )
-    if progress.in_flight and servers == 0:
+    if progress.in_flight and servers == 0 and not _changed(state, FILL_S):
         say("no_tokens", f"{progress.in_flight} requests in flight, no server produces a token")
+
+
+def _changed(state: State, within: float) -> bool:
+    """Whether a server is coming or going, or began to work or to wait within so many seconds."""
+    return any(
+        server.state in ("starting", "warming", "draining")
+        or (server.steady_since is not None and state.time - server.steady_since < within)
+        for server in state.servers.values()
+    )
 
 
 def wrong(document: dict[str, Any], state: State) -> bool:

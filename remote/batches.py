@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -38,15 +39,17 @@ def count(directory: Path) -> Batches:
         name: BatchFile(name, e.state, e.records, e.bytes, e.last_at, e.uploaded_at)
         for name, e in entries.items()
     }
-    for path in directory.iterdir() if directory.is_dir() else ():
-        sealed = layout.batch_number(path.name) is not None
-        if not sealed and layout.open_number(path.name) is None:
+    found = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    for name in sorted(found):
+        sealed = layout.batch_number(name) is not None
+        if not sealed and layout.open_number(name) is None:
             continue
+        path = now_at(directory, name, found)
         entry = entries.get(path.name)
         try:
             weighs = path.stat().st_size
         except FileNotFoundError:
-            continue  # sealed, or deleted after its upload, a moment ago
+            continue  # deleted after its upload, a moment ago
         holds = entry.records if entry else _newlines(path)
         if entry is None:
             state: Literal["sealed", "open"] = "sealed" if sealed else "open"
@@ -64,6 +67,13 @@ def count(directory: Path) -> Batches:
         done_lines=_newlines(directory / layout.DONE),
         newest=[told[name] for name in sorted(told, reverse=True)[:NEWEST]],
     )
+
+
+def now_at(directory: Path, name: str, listed: Collection[str]) -> Path:
+    """Where a batch lies that was listed under this name: one that was open then may have been
+    sealed since, and is in no listing under the name that it has now."""
+    path, sealed = directory / name, name.removesuffix(layout.OPEN)
+    return path if sealed in listed or path.exists() else directory / sealed
 
 
 def _manifest(path: Path) -> dict[str, _Entry]:

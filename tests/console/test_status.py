@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -10,7 +12,7 @@ from console import model, standing, status
 from console.model import Link, State, reduce
 from console.text import moment
 from console.widgets.progress import header
-from remote.protocol import Event, Progress, RunState, Snapshot
+from remote.protocol import Batches, Event, Progress, RunState, Snapshot
 from tests.console.screen.story import BEGAN, Story
 
 NOW = BEGAN + 1
@@ -103,3 +105,36 @@ def test_a_silent_server_is_not_ready(seconds: int, wrong: bool) -> None:
     assert any(line.startswith(f"  gpu 1   silent {seconds}s") for line in found)
     assert status.wrong(document, state) is wrong
     assert msgspec.json.encode(document)
+
+
+def codes(state: State, records: int = -1) -> set[str]:
+    """Which disagreements are told; the files hold what progress.json says, or so many records."""
+    assert state.progress is not None
+    count = state.progress.completed if records < 0 else records
+    files = Batches(1, count, 0, state.progress.s3_uploaded, count, [])
+    return {found["code"] for found in status.disagreements(state, files)}
+
+
+def idle(state: State, seconds: float) -> State:
+    """Its servers produce nothing since so long."""
+    servers = {
+        gpu: replace(server, gen_tok_s=0.0, steady_since=state.time - seconds)
+        for gpu, server in state.servers.items()
+    }
+    return dataclasses.replace(state, servers=servers)
+
+
+def test_what_servers_do_now_is_not_held_against_the_mean_of_two_minutes_after_a_change() -> None:
+    """As after each resume: the run's rate is a mean over what was before."""
+    state = told(tok_s=49_025.0, in_flight=320)
+    assert codes(idle(state, 5)) == set()
+    assert codes(idle(state, 60)) == {"no_tokens"}
+    assert codes(idle(state, 130)) == {"throughput", "no_tokens"}
+
+
+def test_a_fast_run_may_be_further_than_its_files() -> None:
+    """Files and counts are of moments seconds apart; a loss is more than that."""
+    fast = told(completed=18_698, rate_per_sec=120.0)
+    assert codes(fast, 18_034) - {"done_files"} == set()
+    assert "progress_files" in codes(fast, 9_698)
+    assert "progress_files" in codes(told(completed=18_698, rate_per_sec=2.0), 18_034)

@@ -38,3 +38,15 @@ def test_killed_before_the_deletion(tmp_path: Path) -> None:
     manifest(tmp_path, (name, "local_deleted", 3))
     found = batches.count(tmp_path)
     assert (found.files, found.records, found.bytes) == (1, 3, 30)
+
+
+def test_a_batch_that_is_sealed_while_they_are_counted_is_not_lost(tmp_path: Path) -> None:
+    """It is listed under the name that it has no more."""
+    name = "completions_000001.jsonl"
+    listed = {f"{name}.open"}
+    (tmp_path / f"{name}.open").write_text("123456789\n")
+    assert batches.now_at(tmp_path, f"{name}.open", listed).name == f"{name}.open"
+    (tmp_path / f"{name}.open").rename(tmp_path / name)
+    assert batches.now_at(tmp_path, f"{name}.open", listed).name == name
+    both = {name, f"{name}.open"}
+    assert batches.now_at(tmp_path, f"{name}.open", both).name == f"{name}.open", "counted once"
