@@ -46,6 +46,10 @@ _WORTH = (UNWATCHED, "gpu.xid", "swap.lost", "swap.fewer_slots", "run.epochs")
 
 _VARIES = re.compile(r"(GPU \d+)|\d[\w.,%]*(?: (?:h|min|s)\b)?")
 
+_TOPIC = re.compile(r"GPU \d+(?=: \d)|\w+")
+"""What an alert is about, of its text: ``GPU 3`` that is hot, ``GPU`` that are not seen, ``disk``,
+``S3``, ``ETA``; the text on its end begins alike."""
+
 
 class Seen(msgspec.Struct, frozen=True):
     """Where things stood when somebody last looked (the agent's clock)."""
@@ -270,6 +274,19 @@ class _Spells:
     gpu: int | None = None
 
 
+def _ended(text: str, spells: dict[str, _Spells]) -> _Spells:
+    """The one that a text says is over: it may tell how things are now, in other words."""
+    was = text.removeprefix("over: ")
+    if (one := spells.get(_like(was))) is not None:
+        return one
+    topic = _TOPIC.match(was)
+    for one in reversed(spells.values()):
+        found = _TOPIC.match(one.text)
+        if one.over is None and topic and found and found[0] == topic[0]:
+            return one
+    return spells.setdefault(_like(was), _Spells(was))
+
+
 def _alerts(
     events: Sequence[Event], standing: Sequence[Alert], seen: Seen, words: Words
 ) -> list[Told]:
@@ -283,8 +300,7 @@ def _alerts(
             one.began.append(event.time)
             one.gpu = event.gpu
         elif event.kind == "alert.over":
-            text = event.text.removeprefix("over: ")
-            one = spells.setdefault(_like(text), _Spells(text))
+            one = _ended(event.text, spells)
             one.over = event.time
     now: dict[str, Alert] = {}
     for alert in standing:

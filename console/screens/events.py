@@ -14,6 +14,7 @@ from textual.message import Message
 
 from console.clocks import stamp_at
 from console.deeds import logs_at
+from console.eventsift import choice
 from console.model import MAX_EVENTS, agent_now
 from console.screens.base import StokerScreen
 from console.sift import Filter
@@ -141,7 +142,10 @@ class EventsScreen(StokerScreen):
     def body(self) -> ComposeResult:
         """See :class:`StokerScreen`."""
         yield EventPane()
-        yield FilterLine()
+        yield FilterLine(
+            "a regular expression (! in front: not), and level=warning kind=server gpu=3 who=kim",
+            lambda text: choice(text).problem or Filter(choice(text).rest).problem,
+        )
 
     def on_mount(self) -> None:
         """The list has the keys."""
@@ -157,7 +161,8 @@ class EventsScreen(StokerScreen):
             newest = max(self._held, default=0)
             self._held |= {e.id: e for e in fresh}
             if fresh[0].id > newest:
-                pane.add([(e.id, event_text(e)) for e in fresh])
+                wanted = choice(self.query_one(FilterLine).text)
+                pane.add([(e.id, event_text(e)) for e in fresh if wanted.keeps(e)])
             else:
                 self.refill()  # older ones came, asked for elsewhere
         if pane.following and not self._loading and len(self._held) > MAX_EVENTS:
@@ -242,7 +247,8 @@ class EventsScreen(StokerScreen):
 
     async def export(self) -> None:
         """All events of the journal that pass the filter, one JSON object a line, here."""
-        wanted = Filter(self.query_one(FilterLine).text)
+        which = choice(self.query_one(FilterLine).text)
+        wanted = Filter(which.rest)
         chosen: list[bytes] = []
         before: int | None = None
         while True:
@@ -250,19 +256,20 @@ class EventsScreen(StokerScreen):
             if not isinstance(found, Events):
                 return
             page = [e for e in found.events if before is None or e.id < before]
-            kept = {n for n, _ in wanted.sift([(e.id, event_text(e)) for e in page])}
-            chosen += [msgspec.json.encode(e) for e in reversed(page) if e.id in kept]
+            some = [e for e in page if which.keeps(e)]
+            kept = {n for n, _ in wanted.sift([(e.id, event_text(e)) for e in some])}
+            chosen += [msgspec.json.encode(e) for e in reversed(some) if e.id in kept]
             if len(page) < PAGE:
                 break
             before = page[0].id
-        name = f"stoker-events-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+        path = Path.cwd() / f"stoker-events-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
         text = b"".join(line + b"\n" for line in reversed(chosen))
         try:
-            await asyncio.to_thread(Path(name).write_bytes, text)
+            await asyncio.to_thread(path.write_bytes, text)
         except OSError as error:
-            self.app.say(f"{name}: {error.strerror}", "error")
+            self.app.say(f"{path}: {error.strerror}", "error")
         else:
-            self.app.say(f"{len(chosen):,} events saved to {name}")
+            self.app.say(f"{len(chosen):,} events saved to {path}")
 
     def on_filter_line_wanted(self) -> None:
         """Another filter."""
@@ -271,9 +278,9 @@ class EventsScreen(StokerScreen):
 
     def refill(self) -> None:
         """All events there are, through the filter as it is."""
-        wanted = Filter(self.query_one(FilterLine).text)
-        held = sorted(self._held.items())
-        self.query_one(EventPane).set_filter(wanted, [(n, event_text(e)) for n, e in held])
+        wanted = choice(self.query_one(FilterLine).text)
+        held = [(n, event_text(e)) for n, e in sorted(self._held.items()) if wanted.keeps(e)]
+        self.query_one(EventPane).set_filter(Filter(wanted.rest), held)
 
     def on_pane_held(self, message: Pane.Held) -> None:
         """Who follows again needs none of what was fetched."""

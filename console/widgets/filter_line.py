@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from textual.message import Message
 from textual.timer import Timer
@@ -20,6 +21,16 @@ MOST = 500
 """Characters of a filter; a log pasted by mistake is none."""
 
 
+HINT = "show lines that match this regular expression; ! in front: that do not"
+
+Problem: TypeAlias = Callable[[str], str]
+"""What is wrong with a filter, in one line; empty where nothing is."""
+
+
+def _problem(text: str) -> str:
+    return Filter(text).problem
+
+
 class FilterLine(Input):
     """A regular expression at work while it is typed; a mistake is marked and changes nothing."""
 
@@ -31,13 +42,11 @@ class FilterLine(Input):
     class Entered(Message):
         """It was typed to its end; the lines should have the keys again."""
 
-    def __init__(self) -> None:
+    def __init__(self, placeholder: str = HINT, problem: Problem = _problem) -> None:
         super().__init__(
-            id="filter",
-            classes="line-input",
-            placeholder="show lines that match this regular expression; ! in front: that do not",
-            max_length=MOST,
+            id="filter", classes="line-input", placeholder=placeholder, max_length=MOST
         )
+        self._problem = problem
         self.display = False
         self.text = ""
         """The filter in force."""
@@ -76,7 +85,7 @@ class FilterLine(Input):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Look for it once the typing rests."""
         event.stop()
-        self.set_class(bool(Filter(event.value).problem), "bad")
+        self.set_class(bool(self._problem(event.value)), "bad")
         if self._resting is not None:
             self._resting.stop()
         self._resting = self.set_timer(PAUSE_S, self._take)
@@ -84,7 +93,7 @@ class FilterLine(Input):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep it, back to the lines."""
         event.stop()
-        if problem := Filter(event.value).problem:
+        if problem := self._problem(event.value):
             self.app.say(problem, "error")
             return
         self._take()
@@ -92,6 +101,6 @@ class FilterLine(Input):
         self.post_message(self.Entered())
 
     def _take(self) -> None:
-        if self.value != self.text and not Filter(self.value).problem:
+        if self.value != self.text and not self._problem(self.value):
             self.text = self.value
             self.post_message(self.Wanted())

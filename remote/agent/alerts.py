@@ -53,6 +53,12 @@ def over(alert: Alert, now: Picture) -> str:
     return f"over: {alert.text}"
 
 
+def card(alert: Alert) -> int | None:
+    """The GPU that it is about, where it is one."""
+    kind, _, number = alert.code.rpartition(".")
+    return int(number) if kind.startswith(("server.", "hot")) and number.isdecimal() else None
+
+
 def _servers(now: Picture) -> Iterable[Wrong]:
     for server in now.servers:
         if server.state in ("failed", "stalled"):

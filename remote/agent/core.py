@@ -41,6 +41,7 @@ from remote.protocol import (
     Reading,
     Request,
     Result,
+    RunControl,
     ServerInfo,
     ServerState,
     Shutdown,
@@ -278,11 +279,12 @@ class Agent:
             # Servers, run and journal tell their own troubles as they happen.
             told = alert.code.startswith(("server.", "run.failed", "journal"))
             if alert.code not in known and not told:
-                self.emit("alert", alert.text, level=alert.level)
+                self.emit("alert", alert.text, level=alert.level, gpu=alerts.card(alert))
         wrong = {alert.code for alert in now}
         for alert in before:
             if alert.code not in wrong and not alert.code.startswith(("server.", "journal")):
-                self.emit("alert.over", eta.over(alert, self._picture))
+                text = eta.over(alert, self._picture)
+                self.emit("alert.over", text, gpu=alerts.card(alert))
 
     def _count(
         self, infos: list[ServerInfo], states: list[ServerState], now: float, seconds: float
@@ -372,7 +374,14 @@ class Agent:
                 return Done("the agent ends; servers and run go on")
         if isinstance(request, READ_ONLY):
             return await self._reader.answer(request)
-        return await self._actions.do(request, who)
+        try:
+            return await self._actions.do(request, who)
+        except RequestError as refused:
+            if not getattr(request, "dry_run", False):
+                self.emit(
+                    "action.refused", f"{_name(request)}: {refused}", level="warning", who=who
+                )
+            raise
 
     # --- helpers ---
 
@@ -427,3 +436,10 @@ class Agent:
 def _up(states: list[ServerState]) -> list[int]:
     """The GPUs of which a server is up."""
     return [state.gpu for state in states if state.state not in ("stopped", "failed")]
+
+
+def _name(request: Request) -> str:
+    """A request as the command line calls it: ``up``, ``run start``, ``run pause``."""
+    if isinstance(request, RunControl):
+        return f"run {request.do}"
+    return str(request.__struct_config__.tag).replace(".", " ")

@@ -13,6 +13,7 @@ from remote.fleet.fleet import Fleet
 from remote.generate import layout
 from remote.journal import Journal
 from remote.protocol import Epoch, Flags, FleetSpec
+from remote.sglang.flags import difference
 
 _CONFIGURED: Final = "configured"
 """Under this name the journal keeps the configuration's flags as the last epoch found them."""
@@ -47,6 +48,10 @@ class EpochBook:
         seen = [s.epoch for s in self._run.control.servers if s.epoch is not None]
         epoch = Epoch(id=journal.next_epoch(seen), since=time.time(), flags=flags, who=who, why=why)
         journal.put_epoch(epoch)
+        changed = "the first one"
+        if newest is not None:
+            changed = "; ".join(difference(newest.flags, flags)) or "the same flags"
+        self._emit("epoch", f"epoch {epoch.id}: {changed} ({why})", who=who)
         self.tell_soon()
         return epoch
 

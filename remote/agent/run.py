@@ -196,6 +196,7 @@ class Run:
     async def look(self, *, quiet: bool = False) -> None:
         """Once a second: is it alive, what does it say."""
         was, message = self._alive and not self.foreign, self._message
+        others = self.foreign
         uploaded = await asyncio.to_thread(self._observe)
         if uploaded:
             self._emit("s3.uploaded", uploaded)
@@ -205,6 +206,11 @@ class Run:
         if self.progress is not None and self.progress.message not in ("", message):
             self._message = self.progress.message
             self._emit("run.message", self._message)
+        if self.foreign != others:
+            whose = "a run that Stoker did not start"
+            pid = f", pid {self.pid}" if self.pid else ""
+            ended = f"{whose} is at work no more"
+            self._emit("run.foreign", f"{whose} is at work{pid}" if self.foreign else ended)
         if was and not self._alive:
             self._died = time.monotonic()
         if self._died is not None:

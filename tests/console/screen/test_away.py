@@ -64,7 +64,10 @@ def test_a_night_is_told_worst_first_with_times_causes_and_what_is_over() -> Non
         Event(16, at - 4_900, "alert.over", "info", "over: ETA 51.0 h, over the 48 h allowed"),
         Event(17, at - 4_800, "alert", "error", "ETA 99.1 h, over the 48 h allowed"),
         Event(18, at - 4_700, "alert", "warning", "GPU 5: 88 °C", 5),
-        Event(19, at - 4_600, "alert.over", "info", "over: GPU 5: 87 °C", 5),
+        Event(19, at - 4_600, "alert.over", "info", "GPU 5: 84 °C, no longer hot", 5),
+        Event(24, at - 4_590, "alert", "warning", "disk: 1.0 GB free in the workspace"),
+        Event(25, at - 4_500, "alert", "error", "GPU 1: not seen by the driver"),
+        Event(26, at - 4_400, "alert.over", "info", "GPU: all are seen by the driver again"),
         Event(20, at - 4_000, "swap.done", "info", "37 → 72 slots", None, "kim"),
         Event(21, at - 3_000, "action", "info", "run pause", None, "kim"),
         Event(22, at - 2_000, "server.stalled", "error", "GPU 1: no token for 300 s", 1),
@@ -83,7 +86,9 @@ def test_a_night_is_told_worst_first_with_times_causes_and_what_is_over() -> Non
     one = f"the agent started servers again by itself 1×, {said(5_990)}"
     two = f"2×, {said(5_000)} to {said(4_800)} ETA 99.1 h, over the 48 h allowed: still so"
     three = f"{said(4_700)} GPU 5: 88 °C: over {said(4_600)}"
-    assert {one, two, three} <= set(texts)
+    four = f"{said(4_500)} GPU 1: not seen by the driver: over {said(4_400)}"
+    five = f"{said(4_590)} disk: 1.0 GB free in the workspace: over"
+    assert {one, two, three, four, five} <= set(texts)
     assert f"{said(1_000)} the run ended (killed) with 9 done" in texts
     assert f"{said(4_000)} swap: 37 → 72 slots" in texts
     assert f"{said(3_000)} kim: run pause" in texts

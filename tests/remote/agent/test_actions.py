@@ -29,6 +29,8 @@ from remote.protocol import (
     Plan,
     Restart,
     Rollback,
+    RunControl,
+    RunStart,
     Swap,
     TargetSpec,
     Up,
@@ -230,3 +232,31 @@ async def test_a_server_that_the_target_has_no_more_can_be_stopped(workspace: Wo
             await site.ask(Down(gpus=[7]))
         await site.ask(Down(gpus=[1]))
         await until(lambda: [info.gpu for info in fleet.infos()] == [0])
+
+
+async def test_what_is_refused_and_each_epoch_stand_in_the_journal(workspace: Workspace) -> None:
+    """With who asked and why it was not done; a plan that is only shown leaves no trace."""
+    spec = target(workspace)
+    async with living(workspace, spec) as site:
+        for request in (RunStart(spec=spec), RunControl(do="pause")):
+            with pytest.raises(RequestError):
+                await site.ask(request)
+        await site.up()
+        bad: Flags = {"api-key": "x"}
+        for dry in (True, False):
+            with pytest.raises(RequestError):
+                await site.ask(Restart(spec=spec, set_flags=bad, dry_run=dry), "kim")
+        refused = [e for e in site.journal.recent if e.kind == "action.refused"]
+        assert [(e.text.split(":")[0], e.who, e.level) for e in refused] == [
+            ("run start", "ann", "warning"),
+            ("run pause", "ann", "warning"),
+            ("restart", "kim", "warning"),
+        ]
+        assert "no server is up" in refused[0].text
+        assert "process list" in refused[2].text
+        await site.ask(Restart(spec=spec, set_flags=NEW, strategy="all"), "kim")
+        await site.swapped(1)
+        epochs = [e for e in site.journal.recent if e.kind == "epoch"]
+        assert [e.who for e in epochs] == ["ann", "kim"]
+        assert epochs[0].text == "epoch 1: the first one (up)"
+        assert epochs[1].text.startswith("epoch 2: mem-fraction-static 0.85 → 0.90")

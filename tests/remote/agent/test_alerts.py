@@ -168,3 +168,11 @@ def test_an_alert_keeps_its_beginning() -> None:
     again = alerts.since(first, [alerts.Wrong("disk", "disk: 0.9 GB free")], 20.0)
     assert again[0].since == 10.0
     assert again[0].text == "disk: 0.9 GB free"
+
+
+def test_an_alert_knows_its_card() -> None:
+    """So that events can be chosen by it."""
+    assert alerts.card(Alert("hot.3", "GPU 3: 90 °C", 0.0)) == 3
+    assert alerts.card(Alert("server.failed.11", "GPU 11: failed", 0.0)) == 11
+    assert alerts.card(Alert("gpu.missing", "GPU 1: not seen by the driver", 0.0)) is None
+    assert alerts.card(Alert("run.failed", "x", 0.0)) is None
