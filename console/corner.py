@@ -26,5 +26,9 @@ def say(app: StokerApp, text: str, severity: Literal["information", "warning", "
     if small:
         text = cut(" ".join(text.split()), (3 if error else 2) * WIDTH)
     app.notify(text, severity=severity, markup=False, timeout=long if error else short)
+    app.call_later(_make_room, app, most)
+
+
+def _make_room(app: StokerApp, most: int) -> None:
     for old in list(app._notifications)[:-most]:
         app._unnotify(old)

@@ -117,6 +117,16 @@ FLEET: Final[tuple[Action, ...]] = (
         footer=2,
     ),
     Action(
+        "config.about",
+        "All about a flag",
+        "What the chosen flag takes and means, in full; F1 in the restart dialog, too.",
+        ("i", "f1"),
+        "Fleet",
+        screens=_CONFIG,
+        footer=3,
+        short="about",
+    ),
+    Action(
         "config.drop",
         "Drop edits",
         "Forget flags that were edited and not restarted with.",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 KINDS: tuple[Literal["done", "failed", "set_aside"], ...] = ("done", "failed", "set_aside")
 OUTCOMES = ("", "ok", "length", "looped", "empty", "bad_tool_call", "rejected", "failed")
 LIMIT = 100
+POLL_S = 5.0
+"""The list is asked for anew so often while its top is shown."""
 
 _INDEX = re.compile(r"\s*#\s*(\d[\d,]*)\s*")
 """A prompt's index, as one types it into the search."""
@@ -131,6 +133,12 @@ class AnswersScreen(Modal[None]):
         self.found: list[Answer] = []
         self._next = ""
         """Where a further look begins, empty where there is none."""
+        self._loading = False
+        self._asked_at = 0.0
+        self._got_at: float | None = None
+        """When what is listed came."""
+        self.following = True
+        """Whether the list is asked for anew by itself."""
         self._looked = 0
         """Bytes that were looked through for what is found so far."""
 
@@ -148,6 +156,33 @@ class AnswersScreen(Modal[None]):
         """The newest."""
         self.query_one(OptionList).focus()
         self.app.spawn(self.load())
+        self.set_interval(1, self._follow)
+
+    def _follow(self) -> None:
+        """Tell how old the list is; ask for it anew while its top is shown. Whoever has scrolled,
+        types, or reads one keeps what is there."""
+        listed = self.query_one(OptionList)
+        self.following = (
+            self.app.screen is self
+            and not self.query_one("#search", Input).has_focus
+            and not listed.highlighted
+            and not self.grep
+        )
+        if self.following and not self._loading and self.app.now() - self._asked_at >= POLL_S:
+            self.app.spawn(self.load(quiet=True))
+        self._title()
+
+    def _title(self) -> None:
+        """What is listed, and how old that is."""
+        request = self.request
+        words = [request.kind.replace("_", " ")] if request.index is None else []
+        words += [request.outcome] if request.outcome else []
+        words += [f"/{request.grep}/"] if request.grep else []
+        words += [f"prompt {request.index:,}"] if request.index is not None else []
+        age = "" if self._got_at is None else f"  {duration(self.app.now() - self._got_at)} old"
+        held = "" if self.following or self._got_at is None else ", held"
+        title = f"Answers: {', '.join(words)}{age}{held}"
+        self.query_one(".dialog").border_title = Content(title)
 
     @property
     def request(self) -> ReadAnswers:
@@ -158,25 +193,31 @@ class AnswersScreen(Modal[None]):
             kind=KINDS[self.kind], limit=LIMIT, grep=self.grep, outcome=OUTCOMES[self.outcome]
         )
 
-    async def load(self, *, on: bool = False) -> None:
-        """Ask anew, or go on behind what is found so far."""
+    async def load(self, *, on: bool = False, quiet: bool = False) -> None:
+        """Ask anew, or go on behind what is found so far; ``quiet`` where nobody asked for it."""
         box = self.query_one(".dialog")
         request = self.request
-        words = [request.kind.replace("_", " ")] if request.index is None else []
-        words += [request.outcome] if request.outcome else []
-        words += [f"/{request.grep}/"] if request.grep else []
-        words += [f"prompt {request.index:,}"] if request.index is not None else []
-        box.border_title = Content("Answers: " + ", ".join(words))
-        keys = ["tab kind", "o outcome", "/ search", "r again"]
+        self._title()
+        keys = ["tab kind", "o outcome", "/ search", "r reload"]
         if request.kind != "done":
-            keys.append("R retry")
+            keys.append("R retry them")
         box.border_subtitle = "   ".join([*keys, "enter opens", "esc closes"])
         asked = replace(request, before=self._next) if on else request
-        found = await self.app.outbox.ask(asked, timeout=60)
+        self._loading, self._asked_at = True, self.app.now()
+        try:
+            found = await self.app.outbox.ask(asked, timeout=60, quiet=quiet)
+        finally:
+            self._loading = False
+        if quiet and not self.following:
+            return  # somebody has begun to read
         if not isinstance(found, Answers) or not self.is_attached or request != self.request:
             return  # refused, left, or something else is looked for meanwhile
         if on and asked.before != self._next:
             return  # asked twice
+        self._got_at = self.app.now()
+        self._title()
+        if quiet and found.answers == self.found:
+            return
         first = len(self.found) if on else 0
         self.found = [*self.found[:first], *found.answers]
         self._looked = found.looked + (self._looked if on else 0)

@@ -212,6 +212,8 @@ class ConfigScreen(StokerScreen):
                 await (self.edit_flag() if self.in_flags else self.take_start())
             case "config.table":
                 self.turn_to(flags=not self.in_flags)
+            case "config.about":
+                self.tell_about()
             case "config.drop":
                 self.drop()
             case "config.save":
@@ -226,6 +228,16 @@ class ConfigScreen(StokerScreen):
             case _:
                 return False
         return True
+
+    def tell_about(self) -> None:
+        """Everything about the chosen flag."""
+        from console.screens.about import AboutScreen
+
+        row = self.query_one(FlagTable).chosen
+        if self.in_flags and row is not None:
+            self.app.push_screen(AboutScreen(row))
+        else:
+            self.app.say("choose a flag first: tab goes to them")
 
     def turn_to(self, *, flags: bool) -> None:
         """Give the cursor to one of the tables."""

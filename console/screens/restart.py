@@ -18,10 +18,11 @@ from console import model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
 from console.notices import proposed
+from console.screens.about import AboutScreen
 from console.screens.modal import Modal
 from console.text import visible
 from console.watch import Watch
-from console.widgets.flag_table import FlagTable
+from console.widgets.flag_table import DETAIL, HEAD, FlagTable
 from console.widgets.paint import Line, Tall
 from console.widgets.plan import (
     STRATEGIES,
@@ -168,7 +169,7 @@ class RestartScreen(Modal[None]):
         most = max(4, self.app.size.height - 9)
         if editing:
             self._list_flags()
-            table.styles.height = max(1, min(most, len(table.rows) + 3))
+            table.styles.height = max(1, min(most, len(table.rows) + DETAIL + HEAD))
             changes = len(model.flag_changes(self.before, self.after))
             box.border_subtitle = f"{changes} changed" if changes else "nothing changed yet"
             line.display = True
@@ -343,6 +344,9 @@ class RestartScreen(Modal[None]):
             self.edits |= change
             self.plans.clear()
             self.refit()
+            return True
+        if key == "f1" and table.chosen is not None:
+            self.app.push_screen(AboutScreen(table.chosen))
             return True
         if key == "tab":
             row = table.chosen

@@ -8,18 +8,41 @@ from collections.abc import Sequence
 from console import model
 from console.flags import Row, choices_text, default_text, kind_text
 from console.text import visible
-from console.widgets.paint import Line, Painted, Part, clip, pad
+from console.widgets.paint import Line, Painted, Part, clip, cut, pad, width_of
 
 DETAIL = 3
 """Lines about the chosen flag, where there is room."""
 
 
-def row_line(row: Row, chosen: bool, name_width: int, width: int) -> Line:
-    """One flag; help and default where there is room."""
-    line: list[Part] = [
-        ("▸ " if chosen else "  ", "bold accent"),
-        (pad(visible(row.name), name_width), "bold text" if row.edited else "text"),
-    ]
+HEAD = 1
+"""The line of headings, where there is room."""
+
+
+def widths(longest: int, width: int) -> tuple[int, int, int]:
+    """Cells of name, value and type, the gaps behind them included, in so wide a table."""
+    if width < 100:
+        kind = 16
+        name = min(longest + 2, max(20, (width - 2 - kind) * 6 // 10))
+        return name, max(10, width - 2 - name - kind), kind
+    return min(longest + 2, 44), max(26, min(44, width // 4)), 18
+
+
+def cell(parts: list[Part], width: int) -> list[Part]:
+    """Parts in a column of so many cells; a gap stays behind what was cut."""
+    kept = clip(parts, width - 1)
+    return [*kept, (" " * (width - width_of(kept)), "text")]
+
+
+def head_line(columns: tuple[int, int, int], width: int) -> Line:
+    """What stands in the columns."""
+    names = zip(("flag", "value", "takes"), columns, strict=True)
+    line: list[Part] = [("  ", "text"), *((pad(name, wide), "dim") for name, wide in names)]
+    return clip([*line, ("what it does", "dim")] if width >= 100 else line, width)
+
+
+def row_line(row: Row, chosen: bool, columns: tuple[int, int, int], width: int) -> Line:
+    """One flag; its help where there is room."""
+    name, room, kind = columns
     changed = row.edited and model.flag_text(row.now) != model.flag_text(row.then)
     value: list[Part]
     if changed:
@@ -30,16 +53,37 @@ def row_line(row: Row, chosen: bool, name_width: int, width: int) -> Line:
         value = [(visible(default_text(row.info)) or "–", "dim")]
     else:
         value = [(visible(model.flag_text(row.now)), "bold strong")]
-    if width < 100:
-        return clip([*line, *value], width)
-    room = max(26, min(44, width // 4))
-    value = clip(value, room - 1)
-    line += value
-    line.append((" " * (room - sum(len(text) for text, _ in value)), "text"))
-    line.append((pad(visible(kind_text(row.info)), 18), "dim"))
-    if row.info is not None:
+    line: list[Part] = [
+        ("▸ " if chosen else "  ", "bold accent"),
+        *cell([(visible(row.name), "bold text" if row.edited else "text")], name),
+        *cell(value, room),
+        *cell([(visible(kind_text(row.info)), "dim")], kind),
+    ]
+    if row.info is not None and width >= 100:
         line.append((visible(" ".join(row.info.help.split())), "dim"))
     return clip(line, width)
+
+
+def about(row: Row, width: int) -> list[Line]:
+    """Everything that is known of one flag, however long."""
+    info = row.info
+    if info is None:
+        return [[("not a flag known here", "warn")]]
+    facts = [
+        ("takes", kind_text(info)),
+        ("by default", default_text(info) or "nothing"),
+        ("now", model.flag_text(row.now)),
+        ("edited to", model.flag_text(row.then) if row.edited else ""),
+        ("one of", choices_text(info)),
+        ("also called", ", ".join(info.aliases)),
+        ("", "an old name: SGLang warns of it" if info.deprecated else ""),
+    ]
+    lines: list[Line] = []
+    for heading, text in facts:
+        for index, part in enumerate(textwrap.wrap(visible(text), max(20, width - 13))):
+            lines.append([(pad("" if index else heading, 13), "dim"), (part, "text")])
+    says = visible(" ".join(info.help.split()) or "SGLang says nothing about it.")
+    return [*lines, [], *([(part, "text")] for part in textwrap.wrap(says, max(20, width)))]
 
 
 def detail_lines(row: Row, width: int, height: int) -> list[Line]:
@@ -55,7 +99,8 @@ def detail_lines(row: Row, width: int, height: int) -> list[Line]:
     lines: list[Line] = [clip(head, width)]
     rows = textwrap.wrap(text, max(20, width))
     if len(rows) > height - 1:
-        rows = [*rows[: height - 2], f"{rows[height - 2][: width - 2]} …"] if height > 1 else []
+        more = " … F1 shows all"
+        rows = [*rows[: height - 2], cut(rows[height - 2], width - len(more)).rstrip("…") + more]
     for part in rows:
         lines.append([(part, "dim")])  # noqa: PERF401 - the list is one of lines of any length
     return lines[:height]
@@ -97,7 +142,10 @@ class FlagTable(Painted):
         self.show()
 
     def _room(self, height: int) -> int:
-        return height - DETAIL if height > DETAIL else height
+        """Lines for rows of so many in all."""
+        if height <= DETAIL:
+            return height
+        return height - DETAIL - (HEAD if height > DETAIL + HEAD + 1 else 0)
 
     def first(self, height: int) -> int:
         """The first row shown of so many lines."""
@@ -111,13 +159,15 @@ class FlagTable(Painted):
             return [[(self.empty, "dim")]]
         room = self._room(height)
         longest = max(len(row.name) for row in self.rows)
-        name_width = min(longest + 2, 40 if width >= 100 else 34)
+        columns = widths(longest, width)
         first = self.first(height)
-        lines = [
-            row_line(row, self.focused_here and row is chosen, name_width, width)
+        headed = room < height - DETAIL
+        lines: list[Line] = [head_line(columns, width)] if headed else []
+        lines += [
+            row_line(row, self.focused_here and row is chosen, columns, width)
             for row in self.rows[first : first + room]
         ]
         if room < height:
-            lines += [[] for _ in range(room - len(lines))]
-            lines += detail_lines(chosen, width, height - room)
+            lines += [[] for _ in range(room + headed - len(lines))]
+            lines += detail_lines(chosen, width, DETAIL)
         return lines

@@ -42,7 +42,18 @@ def _choices(action: Any) -> Any:
     return sorted(plain, key=str) if isinstance(action.choices, (set, frozenset)) else plain
 
 
-def _flags(action: Any) -> Any:
+def _help(parser: Any, action: Any) -> str:
+    """As ``--help`` shows it: defaults filled in, ``%%`` as one sign."""
+    if not action.help or action.help == argparse.SUPPRESS:
+        return ""
+    try:
+        text = parser._get_formatter()._expand_help(action)
+    except (KeyError, TypeError, ValueError):  # a stray sign in a text that nobody has printed yet
+        text = action.help
+    return " ".join(text.split())
+
+
+def _flags(parser: Any, action: Any) -> Any:
     names = [name[2:] for name in action.option_strings if name.startswith("--")]
     if not names or names[0] == "help":
         return
@@ -53,7 +64,7 @@ def _flags(action: Any) -> Any:
         "kind": _kind(action),
         "choices": _choices(action),
         "default": None if action.default is argparse.SUPPRESS else _plain(action.default),
-        "help": " ".join((action.help or "").split()),
+        "help": _help(parser, action),
         "many": action.nargs in ("*", "+") or (isinstance(action.nargs, int) and action.nargs > 1),
         "optional": action.nargs == "?",
         "aliases": [name for name in names[1:] if name not in opposite],
@@ -66,7 +77,7 @@ def _flags(action: Any) -> Any:
 
 def catalogue(parser: Any, version: Any) -> dict:  # type: ignore[type-arg]
     """The parser's long options; ``--help`` is left out."""
-    flags = [flag for action in parser._actions for flag in _flags(action)]
+    flags = [flag for action in parser._actions for flag in _flags(parser, action)]
     return {"version": version, "flags": flags, "source": "parser"}
 
 

@@ -14,35 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
+from console.lab.sim.flag_help import HELP
 from console.lab.sim.settings import Version
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-
-HELP = {
-    "model_path": "Folder or hub name of the model's weights.",
-    "host": "Address the HTTP server listens on.",
-    "port": "Port the HTTP server listens on.",
-    "mem_fraction_static": "Share of the card's memory for weights and caches together.",
-    "max_running_requests": "Most requests decoded at once.",
-    "max_queued_requests": "Most requests waiting; beyond it a request is refused with 503.",
-    "context_length": "Longest prompt plus answer, in tokens.",
-    "attention_backend": "Kernels for the attention layers.",
-    "mamba_ssm_dtype": "Number format of the recurrent state of Mamba layers.",
-    "mamba_scheduler_strategy": "How recurrent states are kept: no_buffer or extra_buffer.",
-    "mamba_radix_cache_strategy": "How recurrent states are kept for the prefix cache.",
-    "mamba_full_memory_ratio": "Memory of recurrent states against that of the KV cache.",
-    "max_mamba_cache_size": "Number of recurrent state slots.",
-    "kv_cache_dtype": "Number format of the KV cache.",
-    "quantization": "Quantization method of the weights.",
-    "chunked_prefill_size": "Most tokens of one prefill chunk; -1 turns chunking off.",
-    "reasoning_parser": "Parser that separates thinking from the answer.",
-    "tool_call_parser": "Parser that turns text into tool calls.",
-    "enable_metrics": "Serve Prometheus metrics at /metrics.",
-    "disable_radix_cache": "No prefix cache.",
-    "disable_overlap_schedule": "No overlap of CPU scheduling and GPU work.",
-    "decode_log_interval": "Decode steps between two log lines.",
-    "base_gpu_id": "First GPU to use, among the visible ones.",
-}
 
 
 def human_readable_int(text: str) -> int:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from console.feed import FeedError
 from console.lab.options import STORY
 from console.lab.sim import flags as sim_flags
+from console.lab.sim.flag_help import HELP
 from console.model import Link
 from remote.protocol import (
     READ_ONLY,
@@ -818,7 +819,7 @@ def catalogue() -> FlagCatalogue:
                 "bool" if switch else kinds.get(type_, "str"),
                 False if switch else default,
                 choices,
-                sim_flags.HELP.get(dest, ""),
+                HELP.get(dest, ""),
                 many=nargs in ("+", "*"),
                 optional=nargs == "?",
                 aliases=names[1:],

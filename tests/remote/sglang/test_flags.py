@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remote.protocol import FlagInfo, Flags, FleetSpec
-from remote.sglang import dialect, flags
+from remote.sglang import dialect, flags, introspect
 from remote.sglang.catalogue import Catalogue, FlagError, check, load, parse_size
 from remote.sglang.refusals import doubts, refusals
 
@@ -418,3 +420,13 @@ def test_a_memory_share_worth_a_second_look(fraction: float | str | bool, words:
     assert len(said) == bool(words)
     assert all(words in line for line in said)
     assert doubts({}) == []
+
+
+def test_help_travels_as_the_parser_shows_it() -> None:
+    """Defaults are filled in, signs for argparse are taken out, what is hidden stays hidden."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--share", type=float, default=0.9, help="Most of it,  90%%; %(default)s.")
+    parser.add_argument("--stray", help="100% of it")
+    parser.add_argument("--hidden", help=argparse.SUPPRESS)
+    told = {f["name"]: f["help"] for f in introspect.catalogue(parser, "1")["flags"]}
+    assert told == {"share": "Most of it, 90%; 0.9.", "stray": "100% of it", "hidden": ""}
