@@ -111,4 +111,6 @@ def _verdict(event: Event) -> Verdict:
     text = event.text.partition(": ")[2] if event.text.startswith("after ") else event.text
     compared = "×" in text or "as fast as" in text
     good = False if event.level == "warning" else True if compared else None
-    return Verdict(event.time, text, good, bound_by=text.partition("held by ")[2])
+    after = event.text.partition(": ")[0].removeprefix("after ") if text != event.text else ""
+    bound_by = text.partition("held by ")[2]
+    return Verdict(event.time, text, good, after=after, bound_by=bound_by)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from console.model import ON, State, age, told_now
+from console.model import ON, State, age, told_at, told_now
 from console.ram import full_in
 from console.reckon import at_once_cost, outliers, silent, waits
-from console.text import duration, size
+from console.text import duration, moment, size
 from remote.protocol import Flags, Verdict
 
 Level: TypeAlias = Literal["good", "info", "warning", "error"]
@@ -57,7 +57,7 @@ def notices(state: State, now: float) -> list[Notice]:
     found += _run(state, " ".join(n.text for n in found))
     found += _memory(state)
     found += _odd_ones(state)
-    found += _verdict(state, [n.code for n in found])
+    found += _verdict(state, [n.code for n in found], now)
     if line := waits(_standing(state), told_now(state, now)):
         found.append(Notice("info", line, "", None, "verdict.waits"))
     progress = state.progress
@@ -84,12 +84,16 @@ def _alerts(state: State, shown: str) -> list[Notice]:
     """What the agent says is wrong, where ``shown`` does not say it already; to the ETA belongs
     what mends it."""
     covered = ("server.failed.", "server.stalled.", "run.problem")
-    change = _better(_standing(state))
+    verdict = _standing(state)
+    change = _better(verdict)
+    slow = _helps_against(verdict) if verdict is not None else ""
+    if at_once_cost(state, state.run.concurrency):
+        slow, change = "run.concurrency", ""
     return [
         Notice(
             alert.level,
             f"{alert.text}. {change}" if change and alert.code == "eta" else alert.text,
-            _HELPS.get(alert.code, ""),
+            slow or "restart" if alert.code == "eta" else _HELPS.get(alert.code, ""),
             _gpu_of(alert.code),
             alert.code,
             alert.since,
@@ -151,8 +155,9 @@ def _odd_ones(state: State) -> list[Notice]:
 
 def _standing(state: State) -> Verdict | None:
     """The verdict, where it is one on what is at work now."""
-    verdict = state.verdict
-    at_work = state.run.alive or state.run.foreign or state.link.state == "replay"
+    verdict, progress = state.verdict, state.progress
+    working = state.run.alive and progress is not None and progress.status == "running"
+    at_work = working or state.run.foreign or state.link.state == "replay"
     if verdict is None or not at_work:
         return None
     outdated = bool(state.epochs) and verdict.time < state.epochs[-1].since
@@ -170,7 +175,7 @@ def _better(verdict: Verdict | None) -> str:
     return f"Better: {verdict.remedy}" if verdict is not None and verdict.remedy else ""
 
 
-def _verdict(state: State, codes: list[str]) -> list[Notice]:
+def _verdict(state: State, codes: list[str], now: float) -> list[Notice]:
     """What the first minute came to; what would mend it stands with the alert of the ETA, where
     that is among ``codes``."""
     verdict = _standing(state)
@@ -186,7 +191,23 @@ def _verdict(state: State, codes: list[str]) -> list[Notice]:
     elif change := _better(verdict):
         parts.append(change)
     text = ". ".join(parts) if len(parts) > 1 else verdict.text or parts[0]
+    text = f"{_when(verdict, state, now)}: {text}"
     return [Notice(level, text, helps, None, "verdict", verdict.time)]
+
+
+def _when(verdict: Verdict, state: State, now: float) -> str:
+    """``at 02:57, after the restart``: it is of then, whatever has come since."""
+    at = moment(verdict.time + told_at(state) - state.time, now)
+    after = _AFTER.get(verdict.after, verdict.after)
+    return f"at {at}, after {after}" if after else f"at {at}"
+
+
+_AFTER: Final[Mapping[str, str]] = {
+    "start": "the start",
+    "resume": "it was resumed",
+    "swap": "the restart",
+}
+"""What a verdict follows, in words."""
 
 
 def _helps_against(verdict: Verdict) -> str:
@@ -267,7 +288,6 @@ def _away(state: State, now: float) -> list[Notice]:
 
 
 _HELPS: Final[Mapping[str, str]] = {
-    "eta": "restart",
     "run.failed": "run.go",
     "gpu.missing": "events",
     "s3": "run",

@@ -81,6 +81,7 @@ def judge(minute: Minute, *, now: float, eta_hours_over: float | None = None) ->
         rate_per_sec=rate,
         eta_hours=hours,
         tok_s_per_gpu=per_gpu,
+        tok_s=total,
         slots=slots,
         bound_by=bound,
     )

@@ -234,7 +234,15 @@ class Agent:
             self._count(infos, states, now, seconds)
             self._watched.beat(now, _up(states), self.run.alive)
             if self.spec is not None:
-                self.first_minute.look(self.spec, infos, states, self._gpus.states(), now)
+                swap = self._actions.swap
+                self.first_minute.look(
+                    self.spec,
+                    infos,
+                    states,
+                    self._gpus.states(),
+                    now,
+                    changing=swap is not None and swap.state == "doing",
+                )
         before, self._picture = self._picture, self._compose(now)
         self._tell_alerts(before.alerts, self._picture.alerts)
         self._lookers.look(self._picture)
@@ -285,6 +293,8 @@ class Agent:
             if alert.code not in wrong and not alert.code.startswith(("server.", "journal")):
                 text = eta.over(alert, self._picture)
                 self.emit("alert.over", text, gpu=alerts.card(alert))
+                limit = self.spec.alerts.eta_hours_over if self.spec else None
+                self.first_minute.alert_ended(alert.code, limit)
 
     def _count(
         self, infos: list[ServerInfo], states: list[ServerState], now: float, seconds: float

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from remote import advise, verdict
+from remote.agent.doubt import Doubt
 from remote.agent.run import Run
 from remote.journal import Journal
 from remote.protocol import Epoch, GpuState, ServerInfo, ServerState, TargetSpec, Verdict
@@ -26,6 +27,9 @@ VERDICT_S: Final = 45.0
 LEAST: Final = 5
 """Seconds of numbers without which a run that has ended gets no verdict."""
 
+ANEW: Final = "a change of the rate"
+"""What a verdict follows that was asked for by no action: the one before no longer held."""
+
 _NOTE: Final = "verdict"
 """The name under which the journal keeps the last one."""
 
@@ -37,6 +41,9 @@ class FirstMinute:
         self._journal, self._run, self._emit = journal, run, emit
         self._minute: _Minute | None = None
         self._last: Verdict | None = None
+        self._previous: Epoch | None = None
+        """What the last one was compared with."""
+        self._doubt = Doubt()
 
     def read_back(self) -> None:
         """What the last agent said; the journal is open."""
@@ -47,11 +54,28 @@ class FirstMinute:
         if previous is not None and not previous.tok_s_per_gpu:
             known = [e for e in self._journal.epochs.values() if e.tok_s_per_gpu]
             previous = max(known, key=lambda e: e.id, default=None)
-        self._minute = _Minute(why, previous)
+        self._minute, self._previous = _Minute(why, previous), previous
+        self._doubt.begin()
 
     def not_now(self) -> None:
         """A change is under way: no verdict on what is neither old nor new."""
         self._minute = None
+
+    def alert_ended(self, code: str, limit: float | None) -> None:
+        """An alert is over; a verdict that said the same of the ETA is, too."""
+        last = self._last
+        if code == "eta" and last is not None and (last.eta_hours or 0.0) > (limit or 0.0):
+            self._drop(time.time())
+
+    def _drop(self, now: float) -> None:
+        """The last one no longer holds. A run that is at work is judged anew, but not all the
+        time."""
+        self._last = None
+        self._journal.note(_NOTE, None)
+        progress = self._run.progress
+        working = self._run.alive and progress is not None and progress.status == "running"
+        if self._minute is None and working and self._doubt.again(now):
+            self._minute = _Minute(ANEW, self._previous)
 
     @property
     def last(self) -> Verdict | None:
@@ -71,10 +95,17 @@ class FirstMinute:
         states: list[ServerState],
         cards: Sequence[GpuState],
         now: float,
+        *,
+        changing: bool = False,
     ) -> None:
-        """Once a second."""
+        """Once a second; ``changing``: a swap is under way."""
         minute = self._minute
         if minute is None:
+            alive = self._run.alive and not changing
+            if self._last is None or not alive:
+                return
+            if self._doubt.look(self._last, states, self._run.progress, now):
+                self._drop(now)
             return
         flowing = any(s.gen_tok_s and s.running for s in states if s.state == "ready")
         if self._run.alive and flowing:
@@ -102,6 +133,7 @@ class FirstMinute:
             now=round(now, 3),
             eta_hours_over=spec.alerts.eta_hours_over,
         )
+        judged = replace(judged, after=minute.why)
         self._last = self._helped(judged, spec, infos, states, cards)
         self._journal.note(_NOTE, self._last)
         self._tell(minute.why, self._last)
@@ -123,7 +155,7 @@ class FirstMinute:
         if minute.is_told or now - minute.full_since < CEILING_S:
             return
         minute.is_told = True
-        found = verdict.early(states, infos, now=round(now, 3))
+        found = replace(verdict.early(states, infos, now=round(now, 3)), after=minute.why)
         self._last = self._helped(found, spec, infos, states, cards)
         self._tell(minute.why, self._last)
 

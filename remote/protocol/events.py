@@ -51,3 +51,7 @@ class Verdict(Struct, frozen=True):
     """Numbers are being gathered for the next one, and for what that waits."""
     due: float | None = None
     """When the next one is given."""
+    tok_s: float | None = None
+    """Of all servers together."""
+    after: str = ""
+    """What it follows: ``start``, ``resume``, ``swap``, …"""

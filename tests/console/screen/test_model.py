@@ -10,6 +10,7 @@ import pytest
 from console import model, ram, reckon
 from console.model import Link, State, reduce
 from console.notices import Notice, notices, proposed
+from console.text import moment
 from console.trend import Trend, nice_top, shrink, steps_of
 from console.widgets.notices import notice_lines
 from console.widgets.paint import Line
@@ -390,7 +391,7 @@ def test_until_the_verdict_it_is_said_what_is_waited_for() -> None:
     found = [n.text for n in notices(replace(state, verdict=early), NOW)]
     assert sorted(found) == [
         "Measuring: verdict in about 40 s",
-        "full. Held back by KV cache. Better: a=1: 72 slots",
+        f"at {moment(NOW, NOW)}: full. Held back by KV cache. Better: a=1: 72 slots",
     ]
 
 
@@ -398,7 +399,31 @@ def test_the_verdict_names_what_holds_the_run_back() -> None:
     """Once, also where its own sentence does not."""
     state = replace(told()[1], verdict=Verdict(NOW, "1.9 prompts/s", bound_by="KV cache"))
     texts = [n.text for n in notices(state, NOW)]
-    assert texts == ["1.9 prompts/s. Held back by KV cache"]
+    assert texts == [f"at {moment(NOW, NOW)}: 1.9 prompts/s. Held back by KV cache"]
+
+
+def test_a_verdict_is_dated_and_says_nothing_of_a_run_that_pauses() -> None:
+    verdict = Verdict(NOW - 600, "ETA 35 min", False, after="swap")
+    state = replace(told()[1], verdict=verdict)
+    (only,) = notices(state, NOW)
+    assert only.text == f"at {moment(NOW - 600, NOW)}, after the restart: ETA 35 min"
+    assert state.progress is not None
+    paused = msgspec.structs.replace(state.progress, status="paused")
+    run = msgspec.structs.replace(state.run, progress=paused)
+    assert [n.code for n in notices(replace(state, run=run), NOW)] == ["run.paused"]
+
+
+def test_the_key_at_an_eta_is_the_one_that_helps() -> None:
+    """Flags where the servers are full, requests where too few are sent."""
+    eta = Alert("eta", "ETA 208 h, over the 48 h allowed", NOW - 9, "error")
+    state = replace(told()[1], alerts=(eta,), verdict=None)
+    assert notices(state, NOW)[0].action == "restart"
+    few = Verdict(NOW, "slow", False, bound_by="requests: the run offers 12 of 37 slots a server")
+    assert notices(replace(state, verdict=few), NOW)[0].action == "run.concurrency"
+    full = Verdict(NOW, "slow", False, bound_by="KV cache: 97% used", remedy="a=1: 72 slots")
+    assert notices(replace(state, verdict=full), NOW)[0].action == "restart"
+    held = replace(state, verdict=full, run=msgspec.structs.replace(state.run, concurrency=5))
+    assert notices(held, NOW)[0].action == "run.concurrency", "turned down since"
 
 
 def test_what_mends_it_is_said_with_its_key_where_the_eye_falls_first() -> None:
@@ -411,11 +436,12 @@ def test_what_mends_it_is_said_with_its_key_where_the_eye_falls_first() -> None:
     assert proposed(state) == verdict.remedy_flags
     (only,) = notices(state, NOW)
     words = "Better: kv-limit=3: 72 slots"
-    assert (only.text, only.action) == (f"1.9 prompts/s. {words}", "restart")
+    at = f"at {moment(NOW, NOW)}"
+    assert (only.text, only.action) == (f"{at}: 1.9 prompts/s. {words}", "restart")
     eta = Alert("eta", "ETA 208 h, over the 48 h allowed", NOW - 9, "error")
     first, second = notices(replace(state, alerts=(eta,)), NOW)
     assert (first.text, first.action) == (f"{eta.text}. {words}", "restart")
-    assert (second.text, second.action) == (verdict.text, "")
+    assert (second.text, second.action) == (f"{at}: {verdict.text}", "")
     other = replace(state, epochs=(*state.epochs, Epoch(9, NOW + 1, {})), alerts=(eta,))
     assert [n.text for n in notices(other, NOW)] == [eta.text]
     assert proposed(other) == {}
