@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from console import model, reckon
-from console.text import UNKNOWN, duration, hours, moment, number
+from console.text import UNKNOWN, duration, hours, moment, number, same_day
 from remote.protocol import Event, Progress
 
 Part: TypeAlias = tuple[str, str]
@@ -77,23 +77,26 @@ def _took(progress: Progress) -> str:
 
 
 def _between(estimate: reckon.Eta, now: float) -> str:
-    """`` (15:50–17:10)``: the earliest and the latest end; empty where they are the same minute."""
+    """`` (15:50–17:10)``: the earliest and the latest end, with their day where it is another one;
+    empty where they are the same minute."""
     if estimate.at is None or estimate.hours is None:
         return ""
     if estimate.low is None or estimate.high is None:
         return ""
-    first, last = (
-        moment(estimate.at + (hours - estimate.hours) * 3600, now)
-        for hours in (estimate.low, estimate.high)
-    )
+    ends = [
+        estimate.at + (hours - estimate.hours) * 3600 for hours in (estimate.low, estimate.high)
+    ]
+    days = now if not all(same_day(end, estimate.at) for end in ends) else None
+    first, last = (moment(end, end if days is None else days) for end in ends)
     return f" ({first}–{last})" if first != last else ""
 
 
-def rate(state: model.State, progress: Progress) -> list[Part]:
+def rate(state: model.State, progress: Progress, *, brief: bool = False) -> list[Part]:
     """Prompts a second, now and over all; those of a run that is not alive were another time's."""
     overall = reckon.overall_rate(progress)
     if state.run.alive:
-        parts = [(number(progress.rate_per_sec, 2), "strong"), (" prompts/s", "dim")]
+        unit = "/s" if brief else " prompts/s"
+        parts = [(number(progress.rate_per_sec, 2), "strong"), (unit, "dim")]
         return parts + ([(f", {number(overall, 2)} overall", "dim")] if overall else [])
     return [(f"{number(overall, 2)}/s", "text"), (" overall", "dim")] if overall else []
 

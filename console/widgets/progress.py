@@ -19,6 +19,9 @@ GAP = "   "
 FIRST = ("set aside", "wait for a retry", "suspects")
 """Counts that are seen at every width."""
 
+BRIEF_BELOW = 100
+"""Cells under which units are cut, so that no number has to be."""
+
 STUCK_S = 1800.0
 """After so long without another file in S3, while there are records for one, it is said."""
 
@@ -61,7 +64,7 @@ def _lines(state: model.State, now: float, width: int) -> list[Line]:
         ]
     return [
         spread(_how_far(state, progress, width), [], width),
-        fit(_how_fast(state, progress, sums, now), width),
+        fit(_how_fast(state, progress, sums, now, width), width),
         fit(_what_else(state, progress, width), width),
     ]
 
@@ -82,7 +85,7 @@ def _how_far(state: model.State, progress: Progress, width: int) -> Line:
 
 
 def _how_fast(
-    state: model.State, progress: Progress, sums: reckon.Fleet, now: float
+    state: model.State, progress: Progress, sums: reckon.Fleet, now: float, width: int
 ) -> list[list[Part]]:
     """When done, and the rates; those of a run that is not alive were another time's."""
     alive = state.run.alive
@@ -90,7 +93,7 @@ def _how_fast(
     answer = progress.avg_output_tokens
     return [
         standing.when(state, progress, now),
-        standing.rate(state, progress),
+        standing.rate(state, progress, brief=width < BRIEF_BELOW),
         _pair("tok/s", number(speed)),
         _pair("slots", f"{sums.running}/{sums.max_running}") if sums.max_running else [],
         _pair("tok/answer", number(answer), "text") if answer else [],

@@ -63,6 +63,7 @@ def test_every_number_has_its_label(width: int) -> None:
     assert ", 1.96 overall" in line
     assert "records wait" in line
     assert re.search(r"done (\w+ )?\d\d:\d\d \(.*\d\d:\d\d–.*\d\d:\d\d\) in \d", line), line
+    assert "tok/s" in line
 
 
 @pytest.mark.parametrize("width", [78, 118, 218])
