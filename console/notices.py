@@ -34,6 +34,9 @@ class Notice:
 SILENT_S: Final = 15.0
 """Seconds without a sign of life from a server that are worth a line."""
 
+OFTEN: Final = 3
+"""Deaths of a server within an hour that are worth a line, though it is up again."""
+
 AWAY_S: Final = 60.0
 """A phase of a start that takes longer, and twice what it took last time, is worth a line."""
 
@@ -51,6 +54,7 @@ def notices(state: State, now: float) -> list[Notice]:
         return found
     found += _down(state, "failed", "it ended without a word", "up")
     found += _down(state, "stalled", "no token is produced", "restart")
+    found += _dying(state, now)
     found += _silent(state, now)
     found += _away(state, now)
     found += _alerts(state, " ".join(n.text for n in found))
@@ -220,20 +224,44 @@ def _helps_against(verdict: Verdict) -> str:
 def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:
     """Servers in a bad state, one notice a cause: eight with the same one are one thing to read."""
     causes: dict[str, list[int]] = {}
+    by_flags: set[str] = set()
     for gpu, server in sorted(state.servers.items()):
         if server.state == status:
-            causes.setdefault(server.cause or unsaid, []).append(gpu)
+            left = " and is not started again by itself" if server.given_up else ""
+            told = f"{status}{left}: {server.cause or unsaid}"
+            causes.setdefault(told, []).append(gpu)
+            if server.mended_by == "flags":
+                by_flags.add(told)
     since = {alert.code: alert.since for alert in state.alerts}
     return [
         Notice(
             "error",
-            f"GPU {', '.join(map(str, gpus))} {status}: {cause}",
-            action,
+            f"GPU {', '.join(map(str, gpus))} {cause}",
+            "restart" if cause in by_flags else action,
             gpus[0] if len(gpus) == 1 else None,
             f"server.{status}",
             min(since.get(f"server.{status}.{gpu}", 0.0) for gpu in gpus),
         )
         for cause, gpus in causes.items()
+    ]
+
+
+def _dying(state: State, now: float) -> list[Notice]:
+    """Servers that come back each time and die again: the cards look well in between."""
+    told = [s for _, s in sorted(state.servers.items()) if s.died_lately >= OFTEN]
+    skew = told_at(state) - state.time
+    return [
+        Notice(
+            "warning",
+            f"GPU {s.gpu} died {s.died_lately} times in the last hour, last at "
+            f"{moment((s.died_at or state.time) + skew, now)}: {s.died_of}",
+            "logs",
+            s.gpu,
+            "server.dies",
+            s.died_at or 0.0,
+        )
+        for s in told
+        if not s.given_up
     ]
 
 

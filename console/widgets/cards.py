@@ -15,7 +15,7 @@ from textual import events
 from textual.message import Message
 
 from console import model, reckon
-from console.text import UNKNOWN, bar, duration, number, percent, spark, visible
+from console.text import UNKNOWN, bar, duration, moment, number, percent, spark, visible
 from console.trend import nice_top, shrink
 from console.widgets.paint import (
     Line,
@@ -221,6 +221,20 @@ def _phase(view: View) -> tuple[Part, Part]:
     return (visible(server.phase) or server.state, tone), (since, "dim")
 
 
+LEAST_CAUSE = 8
+"""Cells of a cause that are worth beginning it."""
+
+
+def deaths(server: ServerState, now: float, room: int) -> str:
+    """``died 3×, last 03:05: CUDA out of memory``, or as much of it as there is room for."""
+    brief = f"died {server.died}×"
+    dated = f"{brief}, last {moment(server.died_at, now)}"
+    whole = f"{dated}: {visible(server.died_of)}"
+    if room >= min(len(whole), len(dated) + 2 + LEAST_CAUSE):
+        return cut(whole, room)
+    return next((text for text in (dated, brief) if len(text) <= room), "")
+
+
 def alone_in_words(view: View, width: int) -> str:
     """What a server does that is kept for one suspect, in ``width`` cells."""
     words = f"1 of {view.suspects} suspects alone"
@@ -258,6 +272,9 @@ def _card_body(view: View, width: int, height: int) -> list[Line]:
             speed = []
     elif server.dispatch in ("pause", "abort"):
         right = [(f"{server.dispatch}d ".replace("abortd", "aborted"), "warn"), *right]
+    if server.died and server.state == "ready":
+        room = width - width_of(speed) - width_of(right) - 3
+        right = [(deaths(server, view.now, room), "warn"), ("  " if right else "", "text"), *right]
     if server.retractions and width >= WIDE_CARD - 4:
         right = [("retracted ", "dim"), (f"{server.retractions:,}  ", shown), *right]
     room = max(2, width - len("kv mamba ") - 2 * len(" 61%") - 2)
@@ -330,12 +347,14 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     text = "dim" if view.faded else "text"
     if label == "draining" and server.phase:
         label = visible(server.phase).removeprefix("draining: ").replace(" in flight", " left")
+    if label == "ready" and server.died:
+        label = f"ready ×{server.died}" if server.died < 100 else label
     past = next((wide for heading, wide, _ in columns if heading == ""), 0)
     number_of = f"{CHOSEN}{view.gpu:>2}" if view.focused else f"{view.gpu:>3}"
     colour = "reverse warn" if view.odd else f"bold {gpu_style(view.gpu)}"
     cells: dict[str, Part] = {
         "gpu": (number_of, colour),
-        "state": (f"{sign} {label}", tone),
+        "state": (f"{sign} {label}", "warn" if "×" in label and not view.faded else tone),
         "run/max": (_slots(view), "dim" if view.faded else "bold strong"),
         "tok/s": (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else text),
         "": (_spark(view, past)[0], "dim" if view.faded else gpu_style(view.gpu)),

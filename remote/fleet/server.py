@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from remote.fleet import ending, processes
 from remote.fleet.answers import Answers, first
+from remote.fleet.ends import Ends
 from remote.fleet.following import Following
 from remote.fleet.foreign import Foreign
 from remote.fleet.identity import Process
@@ -74,6 +75,7 @@ class Server:
     core: dict[int, str] = field(default_factory=dict)
     """Children that the main process cannot do without: pid → birth."""
     restarts: Restarts = field(default_factory=Restarts)
+    ends: Ends = field(default_factory=Ends)
 
     log: Following = field(default_factory=Following)
     told: Answers = field(init=False)

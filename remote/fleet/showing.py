@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 from remote.fleet.answers import first
 from remote.fleet.server import Server
 from remote.protocol import Lights, Reading, ServerInfo, ServerState, Sizes
+from remote.sglang.causes import flags_mend
 
 _FRESH = 10.0
 """A token younger than this lights the tokens light."""
@@ -64,8 +66,29 @@ def state(server: Server, now: float) -> ServerState:
         cause=server.cause.text if server.cause is not None else "",
         silent_since=silent_since,
         restart_at=server.restart_at if silent_since is not None else None,
+        died=server.ends.count,
+        died_lately=server.ends.lately(now),
+        died_at=server.ends.times[-1] if server.ends.times else None,
+        died_of=server.ends.why,
+        given_up=_given_up(server),
+        mended_by=_mended_by(server),
         steady_since=server.work.steady_since,
     )
+
+
+def _given_up(server: Server) -> bool:
+    launch = server.launch
+    return (
+        server.status == "failed"
+        and launch is not None
+        and (server.restarts.launch == launch.launch)
+    )
+
+
+def _mended_by(server: Server) -> Literal["", "start", "flags"]:
+    if server.status != "failed" or server.cause is None:
+        return ""
+    return "flags" if flags_mend(server.cause) else "start"
 
 
 def reading(server: Server) -> Reading:

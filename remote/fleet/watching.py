@@ -19,7 +19,7 @@ from remote.fleet.processes import Identity
 from remote.fleet.records import Launch
 from remote.fleet.server import NEEDS_KEY, Change, Server
 from remote.sglang.catalogue import Catalogue
-from remote.sglang.causes import Cause
+from remote.sglang.causes import Cause, flags_mend
 
 _KNOWN = ("xid", "flags", "backend", "model", "port", "jit", "disk", "memory")
 """Causes that no report on the card explains better."""
@@ -205,6 +205,7 @@ class Watch:
         if not self._blame_card(server):
             self._blame_memory(server)
         cause = server.cause.text if server.cause is not None else "nobody knows why"
+        server.ends.note(time.time(), cause)
         self._emit("server.failed", f"GPU {server.gpu}: {cause}", gpu=server.gpu, level="error")
         self._operations.dispatch(server, "abort")
         self._background.start(self._after_failure(server))
@@ -279,7 +280,9 @@ class Watch:
             if wait is not None:
                 return wait
             times = self._timing.restarts_an_hour
-            text = f"failed {times} times within an hour: left stopped; `up` starts it again"
+            flags = server.cause is not None and flags_mend(server.cause)
+            helps = "`restart` gives it other flags" if flags else "`up` starts it again"
+            text = f"failed {times} times within an hour: left stopped; {helps}"
         await self._set_aside(server, text)
         return None
 

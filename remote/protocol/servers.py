@@ -98,6 +98,16 @@ class ServerState(Struct, frozen=True):
     """Since when it answers nothing and writes nothing, though it is there."""
     restart_at: float | None = None
     """When a silent server is ended and started again if it stays so."""
+    died: int = 0
+    """Times that it has died by itself, as far as this agent has seen; of them in the last hour:"""
+    died_lately: int = 0
+    died_at: float | None = None
+    """When it did last, and of what:"""
+    died_of: str = ""
+    given_up: bool = False
+    """It is not started again by itself any more."""
+    mended_by: Literal["", "start", "flags"] = ""
+    """What may help one that has failed: another start, or only other flags."""
     steady_since: float | None = None
     """Since when it has been there for the run without a break, at work or idle all the time:
     until it has been so for a while, its throughput tells nothing."""

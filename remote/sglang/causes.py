@@ -22,6 +22,20 @@ class Cause:
     """Whether another start with the same flags may go better."""
 
 
+_OF_FLAGS = frozenset(
+    {"flags", "backend", "oom-pools", "oom-graphs", "oom-run", "memory", "graphs"}
+)
+"""Causes that come back with the same flags."""
+_FLAG_NAMED = re.compile(r"\b(?:lower|raise|set|unset) [a-z]+(?:-[a-z]+)+\b")
+
+
+def flags_mend(cause: Cause) -> bool:
+    """Whether other flags are what helps; where an earlier agent judged it, its words tell."""
+    return cause.code in _OF_FLAGS or (
+        cause.code == "aside" and _FLAG_NAMED.search(cause.text) is not None
+    )
+
+
 @dataclass(frozen=True)
 class _Sign:
     pattern: re.Pattern[str]

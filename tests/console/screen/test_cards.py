@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from console.text import moment
 from console.widgets.cards import View, card_lines, row_columns, row_line
 from remote.protocol import ServerInfo, ServerState
 
@@ -60,3 +61,19 @@ def test_a_server_that_is_kept_for_a_suspect_says_so(width: int, words: str) -> 
     assert "1 of 46 suspects alone" in shown
     row = "".join(text for text, _ in row_line(alone, row_columns(90), 90))
     assert "tries 1 of 46 suspects alone" in row
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (29, "died 3×"),
+        (40, "died 3×, last"),
+        (80, "died 3×, last {at}: out of GPU memory while generating"),
+    ],
+)
+def test_a_server_that_died_shows_it_once_it_is_up_again(width: int, words: str) -> None:
+    died = replace(READY, died=3, died_at=1_000_000.0, died_of="out of GPU memory while generating")
+    assert words.format(at=moment(1_000_000.0, 1_000_012.0)) in card(died, width)
+    assert "661 tok/s" in card(died, width)
+    row = "".join(text for text, _ in row_line(view(died), row_columns(90), 90))
+    assert "● ready ×3" in row

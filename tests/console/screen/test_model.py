@@ -231,6 +231,34 @@ def test_what_is_wrong_comes_first_with_the_key_that_helps() -> None:
     assert "CUDA out of memory" in found[0].text
 
 
+def with_third(**changes: object) -> State:
+    """The state with one server told otherwise."""
+    state = told()[1]
+    servers = dict(state.servers)
+    servers[3] = msgspec.structs.replace(servers[3], **changes)
+    return replace(state, servers=servers)
+
+
+def test_a_server_that_dies_again_and_again_is_told_though_it_is_up() -> None:
+    died = {"died": 4, "died_at": NOW - 60.0, "died_of": "CUDA error: launch failure"}
+    assert "server.dies" not in codes(with_third(**died, died_lately=2))
+    found = notices(with_third(**died, died_lately=3), NOW)[0]
+    assert (found.code, found.action, found.gpu) == ("server.dies", "logs", 3)
+    at = moment(NOW - 60.0, NOW)
+    assert found.text == (
+        f"GPU 3 died 3 times in the last hour, last at {at}: CUDA error: launch failure"
+    )
+
+
+def test_a_server_that_was_given_up_names_the_key_that_helps_against_its_cause() -> None:
+    cause = "the weights leave no room for the caches: raise mem-fraction-static"
+    gone = {"state": "failed", "cause": cause, "given_up": True, "died_lately": 6}
+    flags = notices(with_third(**gone, mended_by="flags"), NOW)[0]
+    assert flags.text == f"GPU 3 failed and is not started again by itself: {cause}"
+    assert flags.action == "restart"
+    assert notices(with_third(**gone, mended_by="start"), NOW)[0].action == "up"
+
+
 def test_one_server_in_trouble_is_meant_by_its_digit_and_the_key() -> None:
     """The key alone would mean the whole fleet; of several servers there is no one digit."""
     story, state = told()

@@ -126,6 +126,9 @@ async def test_a_spent_hour_of_restarts_ends_them(site: Site) -> None:
         await until(lambda pid=pid: fleet.infos()[0].pid != pid)  # type: ignore[misc]
     await until(lambda: site.events.texts("server.set_aside"))
     assert "failed 2 times within an hour" in site.events.texts("server.set_aside")[0]
+    told = fleet.states()[0]
+    assert (told.died, told.died_lately, told.given_up, told.mended_by) == (3, 3, True, "start")
+    assert told.died_at is not None and told.died_of == told.cause
     # A person starts it again, and counting begins anew.
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
     await until(lambda: fleet.states()[0].state == "ready")

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from remote.sglang.causes import Cause, flags_mend
 from remote.sglang.loglines import LogReader
 from tests.remote.sglang.lines import REAL, TS, needs_real, read
 
@@ -338,6 +339,20 @@ def test_causes(name: str) -> None:
     assert words in cause.text
     assert "{" not in cause.text
     assert "\n" not in cause.text
+
+
+def test_which_causes_other_flags_mend() -> None:
+    """Another start as it is would end the same way, or does so again and again."""
+    for name, (phase, lines, code, *_) in ENDS.items():
+        reader = LogReader(phase=phase)  # type: ignore[arg-type]
+        for line in lines:
+            reader.line(line, 0.0)
+        assert reader.cause is not None
+        named = any(word in reader.cause.text for word in ("mem-fraction-static", "max-running"))
+        assert flags_mend(reader.cause) or not named, name
+        assert not (flags_mend(reader.cause) and code in ("xid", "gpu-lost", "port", "disk"))
+    assert flags_mend(Cause("aside", "no room for the caches: raise mem-fraction-static; left"))
+    assert not flags_mend(Cause("aside", "the driver reports Xid 79 for this card"))
 
 
 def test_the_root_cause_wins_over_what_it_led_to() -> None:
