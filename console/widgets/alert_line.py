@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console.notices import Notice
-from console.widgets.notices import notice_lines
+from console.widgets.notices import notice_row
 from console.widgets.paint import Line, Painted
 
 if TYPE_CHECKING:
@@ -39,4 +39,4 @@ class AlertLine(Painted):
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
         found = self.found
-        return notice_lines(found, width, 1) if found else []
+        return [notice_row(found, width)] if found else []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from console.actions import BY_NAME, key_name
 from console.notices import Notice
 from console.text import visible
-from console.widgets.paint import Line, Painted, Part, clip, spread
+from console.widgets.paint import Line, Painted, Part, clip, cut, spread, width_of
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -21,6 +22,8 @@ _SIGNS = {
     "info": ("●", "info"),
     "good": ("✔", "good"),
 }
+
+_TONES = {"error": "bold bad", "warning": "warn", "info": "text", "good": "good"}
 
 
 def notice_lines(found: list[Notice], width: int, height: int) -> list[Line]:
@@ -56,21 +59,39 @@ def _cut_off(
     return lines
 
 
+def _key(notice: Notice) -> list[Part]:
+    """The key that helps, and what it does."""
+    action = BY_NAME.get(notice.action)
+    if action is None:
+        return []
+    # A digit chooses the GPU first: without it the whole fleet would be meant.
+    alone = notice.gpu is not None and notice.gpu < 10 and notice.action in _OF_ONE
+    first = f" {notice.gpu}" if alone else ""
+    return [
+        (f"{first} {key_name(action.keys[0])}", "bold accent"),
+        (f" {action.title.lower()}", "dim"),
+    ]
+
+
+def notice_row(found: Sequence[Notice], width: int) -> Line:
+    """The first of them in one row, with its key and the count of the others."""
+    notice = found[0]
+    sign, style = _SIGNS[notice.level]
+    key = _key(notice)
+    if len(found) > 1:
+        wrong = key_name(BY_NAME["wrong"].keys[0])
+        key += [(f"  +{len(found) - 1}", "bold warn"), (f" {wrong}", "bold accent")]
+    text = cut(visible(" ".join(notice.text.split())), max(10, width - 3 - width_of(key)))
+    return spread([(f"{sign} ", style), (text, _TONES[notice.level])], key, width)
+
+
 def notice_block(notice: Notice, width: int, *, chosen: bool = False) -> list[Line]:
     """One of them, wrapped, with the key that helps at the right of its first line."""
     sign, style = _SIGNS[notice.level]
-    key: list[Part] = []
-    if action := BY_NAME.get(notice.action):
-        # A digit chooses the GPU first: without it the whole fleet would be meant.
-        alone = notice.gpu is not None and notice.gpu < 10 and notice.action in _OF_ONE
-        first = f" {notice.gpu}" if alone else ""
-        key = [
-            (f"{first} {key_name(action.keys[0])}", "bold accent"),
-            (f" {action.title.lower()}", "dim"),
-        ]
+    key = _key(notice)
     room = max(20, width - 3 - sum(len(t) for t, _ in key))
     rows = textwrap.wrap(visible(notice.text), room, break_on_hyphens=False) or [""]
-    tone = {"error": "bold bad", "warning": "warn", "info": "text", "good": "good"}[notice.level]
+    tone = _TONES[notice.level]
     if chosen:
         tone = f"reverse {tone}"
     block: list[Line] = [spread([(f"{sign} ", style), (rows[0], tone)], key, width)]
