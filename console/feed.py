@@ -119,9 +119,12 @@ class AgentFeed:
         """See :class:`Feed`."""
         from console.link.deploy import deploy
         from console.link.errors import LinkError
+        from console.settling import settled
 
         try:
             done = await deploy(self._target)
+            if text := await settled(self._target):
+                done = f"{done}; {text}"
         except LinkError as error:
             raise FeedError(str(error)) from error
         if self._client is not None:

@@ -15,7 +15,7 @@ from console import reckon, standing
 from console.model import State, told_now
 from console.notices import SILENT_S
 from console.text import duration, number, percent, size
-from remote.protocol import Batches, Progress
+from remote.protocol import Batches, Progress, TargetSpec, differing
 
 LAG, LAG_S = 600, 15.0
 """Records by which two counts may differ while a run is on, and those of so many seconds where
@@ -46,17 +46,22 @@ def unreachable(target: str, now: float, text: str) -> dict[str, Any]:
         "servers": [],
         "epochs": [],
         "batches": None,
+        "settings": [],
         "alerts": [{"code": "unreachable", "text": text}],
         "disagreements": [],
     }
 
 
 def document(
-    target: str, state: State, batches: Batches | None, problem: str = ""
+    target: str,
+    state: State,
+    batches: Batches | None,
+    problem: str = "",
+    spec: TargetSpec | None = None,
 ) -> dict[str, Any]:
     """The JSON document of ``stoker status --json``.
 
-    ``problem`` is what is wrong in stoker.toml.
+    ``problem`` is what is wrong in stoker.toml, ``spec`` what it says of the target.
     """
     alerts = [{"code": alert.code, "text": alert.text} for alert in state.alerts]
     if problem:
@@ -81,8 +86,17 @@ def document(
         ],
         "batches": msgspec.to_builtins(batches) if batches is not None else None,
         "alerts": alerts,
+        "settings": settings(state, spec),
         "disagreements": disagreements(state, batches),
     }
+
+
+def settings(state: State, spec: TargetSpec | None) -> list[dict[str, str]]:
+    """Where the agent's settings are not those of stoker.toml, and the verb that applies each."""
+    if spec is None or state.target is None:
+        return []
+    found = differing(state.target, spec)
+    return [{"name": one.name, "verb": one.by or "stoker deploy"} for one in found]
 
 
 def _run(state: State) -> dict[str, Any] | None:
@@ -231,6 +245,13 @@ def lines(document: dict[str, Any], state: State, now: float) -> list[str]:
             f"batches   {batches['files']} files, {batches['records']:,} records, "
             f"{size(batches['bytes'])}, {batches['uploaded']} uploaded"
         )
+    verbs: dict[str, list[str]] = {}
+    for one in document["settings"]:
+        verbs.setdefault(one["verb"], []).append(one["name"])
+    text += [
+        f"settings  {', '.join(names)}: the agent has others than stoker.toml; `{verb}` applies it"
+        for verb, names in verbs.items()
+    ]
     text += [f"ALERT     {alert['text']}" for alert in document["alerts"]]
     text += [f"DISAGREE  {each['text']}" for each in document["disagreements"]]
     return text

@@ -11,6 +11,7 @@ from console.link.client import LinkError
 from console.link.deploy import deploy as push_agent
 from console.link.deploy import own_version
 from console.link.push import push_file
+from console.settling import settled
 from console.text import visible
 from console.verbs.common import at_place, say, warn_of_slips
 from remote.protocol import STOKER_DIR
@@ -20,6 +21,8 @@ async def deploy(target: Target) -> int:
     """``stoker deploy``: push the agent and start it; a no-op when it is current."""
     async with at_place(target) as place:
         say(await push_agent(target, place))
+    if text := await settled(target):
+        say(f"{target.name}: {text}")
     warn_of_slips(target)
     return 0
 

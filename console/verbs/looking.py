@@ -36,7 +36,7 @@ async def status(target: Target, *, as_json: bool) -> int:
             assert isinstance(events, Events)
             here.state = with_events(here.state, events.events)
             problem = await flags_problem(here, FLAGS_S)
-            document = report.document(target.name, here.state, batches, problem)
+            document = report.document(target.name, here.state, batches, problem, target.spec)
     except LinkError as error:
         if as_json and error.kind not in ("refused", "usage"):
             print(json.dumps(report.unreachable(target.name, time.time(), str(error))))

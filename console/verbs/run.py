@@ -12,6 +12,7 @@ import msgspec
 from console.config import Target
 from console.link.push import push_file
 from console.session import session
+from console.settling import settle
 from console.verbs.common import VerbError, at_place, say, simple, watched
 from remote.protocol import Done, RetryFailed, RunControl, RunStart
 
@@ -73,7 +74,15 @@ def _pushed(path: Path) -> Callable[[int, int], None] | None:
 
 async def run_control(target: Target, do: Any, **more: Any) -> int:
     """``stoker run pause|resume|stop``; ``more`` as :class:`RunControl` has it."""
-    return await simple(target, RunControl(do=do, **more))
+    if do != "resume":
+        return await simple(target, RunControl(do=do, **more))
+    async with session(target) as here:
+        if text := await settle(here):
+            say(text)
+        done = await here.call(RunControl(do=do, **more), timeout=60)
+        assert isinstance(done, Done)
+        say(done.text or "done")
+    return 0
 
 
 async def retry_failed(target: Target, *, set_aside: bool) -> int:

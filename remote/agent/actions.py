@@ -33,8 +33,12 @@ from remote.protocol import (
     RunControl,
     RunStart,
     Swap,
+    TakeSettings,
     TargetSpec,
     Up,
+    differing,
+    in_words,
+    taken,
 )
 
 
@@ -77,6 +81,8 @@ class Actions:
                 return await self._run_start(request, who)
             case RunControl():
                 return await self._run_control(request, who)
+            case TakeSettings():
+                return await self._take_settings(request, who)
             case RetryFailed():
                 return await self._retry_failed(request, who)
         raise RequestError(f"{type(request).__name__}: not known here", "protocol")
@@ -171,6 +177,19 @@ class Actions:
             self._owner.first_minute.soon(
                 "resume", epochs.current(fleet.infos(), self._owner.journal.epochs)
             )
+        return Done(text)
+
+    async def _take_settings(self, request: TakeSettings, who: str) -> Result:
+        """What differs and needs no restart; never a value, since some are secrets."""
+        known = self._owner.spec
+        if known is None:
+            await self._owner.fleet(request.spec)
+            return Done("settings sent")
+        text = in_words(differing(known, request.spec))
+        new = taken(known, request.spec)
+        if new != known:
+            await self._owner.fleet(new)
+            self._owner.emit("action", text, who=who)
         return Done(text)
 
     async def _retry_failed(self, request: RetryFailed, who: str) -> Result:

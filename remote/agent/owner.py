@@ -17,6 +17,7 @@ class Owner(Protocol):
     journal: Journal
     run: Run
     first_minute: FirstMinute
+    spec: TargetSpec | None
 
     @property
     def known_spec(self) -> TargetSpec: ...

@@ -50,6 +50,7 @@ from remote.protocol.requests import (
     RunStart,
     Shutdown,
     Subscribe,
+    TakeSettings,
     Up,
 )
 from remote.protocol.results import (
@@ -85,6 +86,7 @@ from remote.protocol.servers import (
     ServerStatus,
     Sizes,
 )
+from remote.protocol.settings import Differing, differing, in_words, taken
 from remote.protocol.snapshot import Snapshot
 from remote.protocol.swaps import Epoch, InFlight, StepName, StepState, Swap, SwapStep
 from remote.protocol.target import (
@@ -124,6 +126,7 @@ __all__ = [
     "CheckFlags",
     "Decide",
     "Decoder",
+    "Differing",
     "Done",
     "Down",
     "Epoch",
@@ -192,8 +195,12 @@ __all__ = [
     "Subscribe",
     "Swap",
     "SwapStep",
+    "TakeSettings",
     "TargetSpec",
     "Up",
     "Verdict",
+    "differing",
     "encode",
+    "in_words",
+    "taken",
 ]

@@ -94,6 +94,16 @@ class RetryFailed(Struct, tag="run.retry", frozen=True):
     set_aside: bool = False
 
 
+class TakeSettings(Struct, tag="settings", frozen=True):
+    """Take over what may change at any time: alerts, files with secrets, bounds of time.
+    → :class:`Done`
+
+    Its text names what was taken, and what else differs with the verb that applies it.
+    """
+
+    spec: TargetSpec
+
+
 class ReadLog(Struct, tag="log.read", frozen=True):
     """Lines of one log. → :class:`LogPart`
 
@@ -221,6 +231,7 @@ Request: TypeAlias = (
     | RunStart
     | RunControl
     | RetryFailed
+    | TakeSettings
     | ReadLog
     | ReadMerged
     | ReadHistory

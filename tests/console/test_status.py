@@ -138,3 +138,25 @@ def test_a_fast_run_may_be_further_than_its_files() -> None:
     assert codes(fast, 18_034) - {"done_files"} == set()
     assert "progress_files" in codes(fast, 9_698)
     assert "progress_files" in codes(told(completed=18_698, rate_per_sec=2.0), 18_034)
+
+
+def test_settings_that_the_agent_has_not_are_named() -> None:
+    """By name and verb; never a value, which may be a secret."""
+    state = told()
+    assert state.target is not None
+    assert status.document("t", state, None, spec=state.target)["settings"] == []
+    alerts = replace(state.target.alerts, webhook="https://hooks.example/s3cret")
+    run = replace(state.target.run, max_tokens=9)
+    document = status.document("t", state, None, spec=replace(state.target, alerts=alerts, run=run))
+    found = status.lines(document, state, NOW)
+    assert [line for line in found if line.startswith("settings")] == [
+        (
+            "settings  alerts.webhook: the agent has others than stoker.toml; `stoker deploy` applies "
+            "it"
+        ),
+        (
+            "settings  run.max_tokens: the agent has others than stoker.toml; `stoker run stop, then "
+            "stoker run start` applies it"
+        ),
+    ]
+    assert not any("s3cret" in line for line in found)

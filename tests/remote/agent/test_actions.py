@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from remote.agent import core
 from remote.agent.serve import RequestError
-from remote.agent.target import write_spec
+from remote.agent.target import read_spec, write_spec
 from remote.journal import Journal
 from remote.paths import Workspace
 from remote.protocol import (
+    AlertSpec,
     Done,
     Down,
     Epoch,
@@ -32,6 +33,7 @@ from remote.protocol import (
     RunControl,
     RunStart,
     Swap,
+    TakeSettings,
     TargetSpec,
     Up,
 )
@@ -260,3 +262,22 @@ async def test_what_is_refused_and_each_epoch_stand_in_the_journal(workspace: Wo
         assert [e.who for e in epochs] == ["ann", "kim"]
         assert epochs[0].text == "epoch 1: the first one (up)"
         assert epochs[1].text.startswith("epoch 2: mem-fraction-static 0.85 → 0.90")
+
+
+async def test_settings_that_need_no_restart_are_taken_over_alone(workspace: Workspace) -> None:
+    """What else differs is named with the verb that applies it."""
+    spec = target(workspace)
+    async with living(workspace, spec) as site:
+        await site.up()
+        alerts = AlertSpec(webhook="https://hooks.example/s3cret")
+        other = replace(spec, alerts=alerts, fleet=replace(spec.fleet, flags=NEW))
+        done = await site.ask(TakeSettings(spec=other))
+        assert done == Done(
+            "settings sent: alerts.webhook; "
+            "fleet.flags differs: `stoker restart --set …` applies it"
+        )
+        assert site.agent.spec == replace(spec, alerts=alerts)
+        (told,) = [e.text for e in site.journal.recent if "settings" in e.text]
+        assert "s3cret" not in told
+        assert await site.ask(TakeSettings(spec=site.agent.spec)) == Done("")
+        assert read_spec(workspace.spec) == site.agent.spec, "the next agent has them, too"
