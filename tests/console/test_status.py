@@ -149,14 +149,9 @@ def test_settings_that_the_agent_has_not_are_named() -> None:
     run = replace(state.target.run, max_tokens=9)
     document = status.document("t", state, None, spec=replace(state.target, alerts=alerts, run=run))
     found = status.lines(document, state, NOW)
+    other = "the agent has others than stoker.toml"
     assert [line for line in found if line.startswith("settings")] == [
-        (
-            "settings  alerts.webhook: the agent has others than stoker.toml; `stoker deploy` applies "
-            "it"
-        ),
-        (
-            "settings  run.max_tokens: the agent has others than stoker.toml; `stoker run stop, then "
-            "stoker run start` applies it"
-        ),
+        f"settings  alerts.webhook: {other}; `stoker deploy` applies it",
+        f"settings  run.max_tokens: {other}; `stoker run stop, then stoker run start` applies it",
     ]
     assert not any("s3cret" in line for line in found)
