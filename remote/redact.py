@@ -17,7 +17,7 @@ _WORD: Final = (
     r"api[_-]?key|access[_-]?key|secret|passw(?:or)?d|passphrase|private[_-]?key|credentials?"
     r"|webhook"
 )
-_TOKEN: Final = r"token(?!s|iz|_)"  # counts of tokens, tokenizers and kinds of token are none
+_TOKEN: Final = r"(?<!tik)token(?!s|iz|_)"  # counts of tokens, tokenizers and kinds of token are none
 _NAME: Final = re.compile(
     rf"(?i)(?:{_WORD}|token|auth|cookie|(?<![a-z])pat|(?<![a-z])pwd|(?<![a-z])key)(?:_id)?\Z"
     rf"|(?:api[_-]?key|secret|passw(?:or)?d|passphrase|webhook|(?<![a-z])token(?!s|iz))"
@@ -30,7 +30,7 @@ _VALUE: Final = (
 )
 _QUOTE: Final = r"""(?:\\{0,3}["'])?"""
 _NOTHING: Final = r"(?!\s*(?:[\[{<]|(?:None|null|true|false|NoneType|True|False)\b))"
-_NO_NUMBER: Final = r"""(?!["']?-?\d+(?:\.\d+)?%?(?:["',;)}\]\s]|\Z))"""
+_NO_NUMBER: Final = r"""(?!["']?-?\d+(?:\.\d+)*%?(?:["',;)}\]\s]|\Z))"""
 _TAG: Final = r"""(?!["'][\[<])"""  # eos_token='<|im_end|>'
 _LONG: Final = r"""(?=\\?["']?[^\s"',;)}\]]{6})"""  # {"token": "wor"}, as log probabilities have it
 

@@ -100,6 +100,8 @@ HARMLESS = [
     "PWD=/workspace",
     "SGLANG_TOKENIZER_PATH=/m",
     "authorization is off",
+    "tiktoken: 0.12.0",
+    "tiktoken: 0.12.0rc1",
     '{"token": "w", "logprob": -0.1}, {"token": " answer", "logprob": -1.2}',
     "pieces of chocolate per cookie: 144 chocolates",
     "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
