@@ -17,7 +17,7 @@ _WORD: Final = (
     r"api[_-]?key|access[_-]?key|secret|passw(?:or)?d|passphrase|private[_-]?key|credentials?"
     r"|webhook"
 )
-_TOKEN: Final = r"(?<!tik)token(?!s|iz|_)"  # counts of tokens, tokenizers and kinds of token are none
+_TOKEN: Final = r"(?<!tik)token(?!s|iz|_)"  # counts of tokens, tokenizers, kinds of token: none
 _NAME: Final = re.compile(
     rf"(?i)(?:{_WORD}|token|auth|cookie|(?<![a-z])pat|(?<![a-z])pwd|(?<![a-z])key)(?:_id)?\Z"
     rf"|(?:api[_-]?key|secret|passw(?:or)?d|passphrase|webhook|(?<![a-z])token(?!s|iz))"
