@@ -162,7 +162,9 @@ def card_lines(view: View, width: int, height: int = CARD_HEIGHT) -> list[Line]:
     server, card = view.server, view.card
     sign, tone, word = _state(view)
     words = word
-    if word == "silent":
+    if word == "ready":
+        words += again(server)
+    elif word == "silent":
         words = f"silent {duration(view.now - (server.silent_since or view.now))}"
     edge = (
         "bold accent"
@@ -219,6 +221,11 @@ def _phase(view: View) -> tuple[Part, Part]:
         since += f" of {duration(server.phase_usual_s)}"
     tone = "dim" if view.faded else "info"
     return (visible(server.phase) or server.state, tone), (since, "dim")
+
+
+def again(server: ServerState) -> str:
+    """How often it has come back after it had died, beside the word of its state."""
+    return f" ↻{server.died}" if 0 < server.died < 100 else ""
 
 
 LEAST_CAUSE = 8
@@ -347,14 +354,14 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     text = "dim" if view.faded else "text"
     if label == "draining" and server.phase:
         label = visible(server.phase).removeprefix("draining: ").replace(" in flight", " left")
-    if label == "ready" and server.died:
-        label = f"ready ×{server.died}" if server.died < 100 else label
+    if label == "ready":
+        label += again(server)
     past = next((wide for heading, wide, _ in columns if heading == ""), 0)
     number_of = f"{CHOSEN}{view.gpu:>2}" if view.focused else f"{view.gpu:>3}"
     colour = "reverse warn" if view.odd else f"bold {gpu_style(view.gpu)}"
     cells: dict[str, Part] = {
         "gpu": (number_of, colour),
-        "state": (f"{sign} {label}", "warn" if "×" in label and not view.faded else tone),
+        "state": (f"{sign} {label}", tone),
         "run/max": (_slots(view), "dim" if view.faded else "bold strong"),
         "tok/s": (number(server.gen_tok_s), "bold warn" if "gen_tok_s" in view.odd else text),
         "": (_spark(view, past)[0], "dim" if view.faded else gpu_style(view.gpu)),

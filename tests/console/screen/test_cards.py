@@ -76,4 +76,6 @@ def test_a_server_that_died_shows_it_once_it_is_up_again(width: int, words: str)
     assert words.format(at=moment(1_000_000.0, 1_000_012.0)) in card(died, width)
     assert "661 tok/s" in card(died, width)
     row = "".join(text for text, _ in row_line(view(died), row_columns(90), 90))
-    assert "● ready ×3" in row
+    assert "● ready ↻3" in row
+    assert "● ready ↻3" in card(died, width)
+    assert "↻" not in card(READY, width)
