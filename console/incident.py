@@ -59,6 +59,8 @@ NEIGHBOURS: Final = 500
 
 MACHINE_S: Final = 150.0
 """For so long the machine may be looked at: its commands may each hang for a while."""
+OTHERS_S: Final = 10.0
+"""The same of an agent of another version: one that does not know the question says nothing."""
 
 Call: TypeAlias = Callable[[Request, float], Awaitable[Result | None]]
 """Asks the agent, with seconds to wait. Raises :class:`console.feed.FeedError`."""
@@ -67,8 +69,10 @@ Call: TypeAlias = Callable[[Request, float], Awaitable[Result | None]]
 class _Files:
     """What is gathered, and what could not be."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, patience: float) -> None:
         self._call = call
+        self._patience = patience
+        """For an answer that takes long."""
         self.files: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self._why = ""
@@ -77,7 +81,8 @@ class _Files:
         """The answer, None where there is none: then :meth:`lacks` knows why."""
         self._why = "no answer"
         try:
-            return await self._call(request, MACHINE_S if isinstance(request, ReadMachine) else 30)
+            wait = self._patience if isinstance(request, ReadMachine) else 30.0
+            return await self._call(request, wait)
         except FeedError as error:
             self._why = str(error)
             return None
@@ -100,7 +105,7 @@ class _Files:
 async def gather(call: Call, state: State, chosen: Event | None = None) -> dict[str, str]:
     """The files of a bundle by name. With an event chosen it tells of that one; without, of the
     newest errors. What the agent does not give is left out, and said."""
-    found = _Files(call)
+    found = _Files(call, MACHINE_S if state.link.state == "connected" else OTHERS_S)
     found.put("state.json", _known(state))
     found.put("epochs.json", state.epochs)
     found.files["argv.txt"] = _command_lines(state)

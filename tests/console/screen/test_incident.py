@@ -186,3 +186,22 @@ async def test_the_key_packs_the_event_that_is_chosen(
         await one.sees(str(tmp_path)[:20])
         await one.until(lambda: packed(tmp_path)[0].suffix == ".gz")
     assert f"about event {chosen.id} of " in unpack(packed(tmp_path)[0])["about.txt"]
+
+
+async def test_an_agent_of_another_version_is_not_waited_for_long(tmp_path: Path) -> None:
+    """It may not know the question about the machine: then it says nothing at all."""
+    story = Story(lambda _: None, lambda _: None)
+    waits: list[float] = []
+
+    async def call(request: Request, timeout: float) -> Result | None:
+        if isinstance(request, ReadMachine):
+            waits.append(timeout)
+            raise FeedError("no answer in time")
+        return await story.call(request, timeout)
+
+    for link in ("connected", "read-only"):
+        state = reduce(State(link=Link(link)), story.snapshot(), BEGAN)
+        read = unpack(await incident.bundle(call, state, tmp_path))
+        assert "kernel log, environment): no answer in time" in read["about.txt"]
+    assert waits[0] >= 100
+    assert waits[1] <= 15
