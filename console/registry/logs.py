@@ -90,7 +90,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("o",),
         "Logs",
         screens=_LOGS,
-        footer=7,
+        footer=8,
         short="noise",
     ),
     Action(
@@ -100,7 +100,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("v",),
         "Logs",
         screens=_LOGS,
-        footer=6,
+        footer=7,
     ),
     Action(
         "logs.choose",
@@ -110,7 +110,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("L",),
         "Logs",
         screens=_LOGS,
-        footer=3,
+        footer=6,
         short="choose",
     ),
     Action(
@@ -120,7 +120,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("n",),
         "Logs",
         screens=_LOGS,
-        footer=8,
+        footer=9,
         short="others",
     ),
     Action(
@@ -171,7 +171,7 @@ LOGS: Final[tuple[Action, ...]] = (
         ("E", "right_square_bracket"),
         "Logs",
         screens=_LOGS,
-        footer=9,
+        footer=3,
         short="error",
     ),
     Action(

@@ -164,13 +164,13 @@ async def test_alarms_that_do_not_fit_have_a_key() -> None:
 
 KEYLINES = [
     (80, "", ["r restart", "s start", "p pause", "d down", "l logs  c config  g run  e events"]),
-    (80, "l", ["space hold", "/ filter", "L choose", "f fleet  c config  g run  e events"]),
+    (80, "l", ["space hold", "/ filter", "E error", "f fleet  c config  g run  e events"]),
     (80, "c", ["⏎ take/edit", "f fleet  l logs  g run  e events"]),
     (80, "g", ["s start", "p pause", "a answers", "f fleet  l logs  c config  e events"]),
     (80, "e", ["⏎ logs then", "/ filter", "S save", "f fleet  l logs  c config  g run"]),
     (60, "", ["r restart", "l c g e"]),
     (120, "", ["a answers", "m plot", "e events"]),
-    (120, "l", ["M merge", "T time", "f fleet  c config  g run  e events"]),
+    (120, "l", ["E error", "M merge", "T time", "f fleet  c config  g run  e events"]),
     (120, "g", ["x stop", "C at once", "R retry", "U retry aside", "f fleet"]),
 ]
 
