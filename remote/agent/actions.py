@@ -174,8 +174,9 @@ class Actions:
         self._owner.emit("action", f"{what}: {text}", who=who)
         if request.do == "resume":
             fleet = await self._owner.fleet()
+            why = "a change of requests at once" if turned else "resume"
             self._owner.first_minute.soon(
-                "resume", epochs.current(fleet.infos(), self._owner.journal.epochs)
+                why, epochs.current(fleet.infos(), self._owner.journal.epochs)
             )
         return Done(text)
 

@@ -10,7 +10,7 @@ from remote.agent.alerts import Wrong
 from remote.agent.diff import Picture
 from remote.generate.progress import WINDOW_S
 from remote.protocol import Alert
-from remote.verdict import duration
+from remote.verdict import REQUESTS, duration
 
 UNDER = 0.95
 """An alert is over below this share of the limit …"""
@@ -19,7 +19,8 @@ UNDER_S = 30.0
 
 
 class EtaWatch:
-    """Looks each second. While a swap or a pause takes servers away, and until the run's moving
+    """Looks each second. While a swap or a pause takes servers away or the requests at once have
+    just been set otherwise, and until the run's moving
     rate has nothing of that any more, its ETA tells nothing: what stood stays as it was. While a
     server comes up again an alert does not end either."""
 
@@ -27,6 +28,7 @@ class EtaWatch:
         self._moved_at = -math.inf
         """When the run last was not at work with what it is to have."""
         self._under_since: float | None = None
+        self._at_once: int | str | None = None
 
     def look(self, now: Picture, standing: Iterable[Alert], at: float) -> list[Wrong]:
         """The alert, where there is one; ``standing`` are the alerts of the look before."""
@@ -36,8 +38,10 @@ class EtaWatch:
         if limit is None or progress is None or not now.run.alive:
             self._under_since = None
             return []
-        if progress.status != "running" or _swaps(now):
-            self._moved_at = at
+        if self._at_once is None:
+            self._at_once = now.run.concurrency
+        if progress.status != "running" or _swaps(now) or self._at_once != now.run.concurrency:
+            self._moved_at, self._at_once = at, now.run.concurrency
         eta = self._told(now, at)
         if eta is None:
             self._under_since = None
@@ -102,6 +106,16 @@ def _on_these_flags(now: Picture) -> bool:
 def _text(now: Picture, eta: float, limit: float) -> str:
     told, allowed = duration(eta), duration(limit)
     where = "over" if eta > limit and told != allowed else "about"
-    verdict = now.verdict if _on_these_flags(now) else None
-    why = f": {verdict.bound_by}" if verdict is not None and verdict.bound_by else ""
+    why = _held_at(now)
+    if not why and now.verdict is not None and _on_these_flags(now):
+        why = now.verdict.bound_by
+    why = f": {why}" if why else ""
     return f"ETA {told}, {where} the {allowed} allowed{why}"
+
+
+def _held_at(now: Picture) -> str:
+    """That fewer requests are sent than servers could run, where somebody said so."""
+    told, slots = now.run.concurrency, [i.max_running for i in now.infos if i.max_running]
+    if not isinstance(told, int) or not slots or told >= min(slots):
+        return ""
+    return f"{REQUESTS} the run is held at {told} of {min(slots)} slots a server"

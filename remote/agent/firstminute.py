@@ -55,6 +55,7 @@ class FirstMinute:
             known = [e for e in self._journal.epochs.values() if e.tok_s_per_gpu]
             previous = max(known, key=lambda e: e.id, default=None)
         self._minute, self._previous = _Minute(why, previous), previous
+        self._last = None  # of before
         self._doubt.begin()
 
     def not_now(self) -> None:

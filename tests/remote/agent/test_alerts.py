@@ -18,6 +18,7 @@ from remote.protocol import (
     HostState,
     Progress,
     RunState,
+    ServerInfo,
     ServerState,
     ServerWork,
     Swap,
@@ -142,6 +143,20 @@ def test_an_eta_alert_stands_while_a_swap_or_a_pause_takes_servers_away() -> Non
         assert watch.look(told(400.0), STANDS, float(second)) == kept
         assert watch.look(told(400.0), [], float(second)) == []
     assert watch.look(told(400.0), [], 141.0)[0].text == "ETA 400 h, over the 48 h allowed"
+
+
+def test_what_a_person_turned_down_is_named_and_not_what_held_before() -> None:
+    """Once the rate is that of the new number."""
+    watch = EtaWatch()
+    infos = [ServerInfo(gpu=gpu, port=30000 + gpu, max_running=37) for gpu in range(2)]
+    verdict = Verdict(time=1.0, text="", eta_hours=50.0, bound_by="Mamba state pool: 37 slots")
+    now = replace(told(50.0), infos=infos, verdict=verdict)
+    (full,) = watch.look(now, [], 10.0)
+    assert full.text.endswith("allowed: Mamba state pool: 37 slots")
+    held = replace(now, run=replace(now.run, concurrency=12))
+    assert watch.look(held, STANDS, 11.0)[0].text == STANDS[0].text
+    (few,) = watch.look(held, STANDS, 140.0)
+    assert few.text.endswith("allowed: requests: the run is held at 12 of 37 slots a server")
 
 
 def test_an_eta_alert_does_not_end_while_a_server_comes_up_again() -> None:
