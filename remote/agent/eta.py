@@ -45,7 +45,7 @@ class EtaWatch:
         eta = self._told(now, at)
         if eta is None:
             self._under_since = None
-            return [] if old is None else [Wrong("eta", old.text, old.level)]
+            return [] if old is None else [Wrong("eta", _kept(old), old.level)]
         if eta > limit * (1.0 if old is None else UNDER):
             self._under_since = None
             return [Wrong("eta", _text(now, eta, limit), "error")]
@@ -93,6 +93,12 @@ def _ended(now: Picture) -> str:
         eta = verdict.eta_hours
     number = "unknown" if eta is None else duration(eta)
     return f"ETA alert ended: {number}, {duration(limit)} allowed"
+
+
+def _kept(old: Alert) -> str:
+    """What is said of it while nothing new is known: the number, but no cause that may be gone."""
+    number = old.text.partition(" allowed")[0]
+    return f"{number} allowed before the change; it is being measured anew"
 
 
 def _swaps(now: Picture) -> bool:
