@@ -11,7 +11,8 @@ import psutil
 
 
 def end_all_in(folder: Path, rounds: int = 10) -> None:
-    """Kill every process whose command line names ``folder``, by pid, until none is left.
+    """Kill every process that works in ``folder`` or whose command line names it, by pid, until
+    none is left.
 
     Agents go first: they would start again what is killed before them.
     """
@@ -33,6 +34,7 @@ def _in(folder: Path) -> list[tuple[psutil.Process, str]]:
         with contextlib.suppress(psutil.Error):
             line = " ".join(process.cmdline())
             ended = process.status() == psutil.STATUS_ZOMBIE
-            if f"{folder}/" in f"{line}/" and process.pid != os.getpid() and not ended:
+            here = f"{folder}/" in f"{line}/" or Path(process.cwd()).is_relative_to(folder)
+            if here and process.pid != os.getpid() and not ended:
                 found.append((process, line))
     return found
