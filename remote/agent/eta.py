@@ -16,6 +16,8 @@ UNDER = 0.95
 """An alert is over below this share of the limit …"""
 UNDER_S = 30.0
 """… once it has been so for so long: near the limit it would come and go."""
+FAR_UNDER = 0.8
+"""Below this share it is over at once."""
 
 
 class EtaWatch:
@@ -51,11 +53,11 @@ class EtaWatch:
             return [Wrong("eta", _text(now, eta, limit), "error")]
         if old is None:
             return []
-        if self._under_since is None or any(
-            s.state in ("starting", "warming") for s in now.servers
-        ):
+        coming = any(server.state in ("starting", "warming") for server in now.servers)
+        if self._under_since is None or coming:
             self._under_since = at
-        if at - self._under_since < UNDER_S:
+        settled = at - self._under_since >= UNDER_S or eta < limit * FAR_UNDER
+        if coming or not settled:
             return [Wrong("eta", _text(now, eta, limit), "error")]
         self._under_since = None
         return []
@@ -112,6 +114,8 @@ def _on_these_flags(now: Picture) -> bool:
 def _text(now: Picture, eta: float, limit: float) -> str:
     told, allowed = duration(eta), duration(limit)
     where = "over" if eta > limit and told != allowed else "about"
+    if eta < limit * FAR_UNDER:
+        return f"ETA {told} of the {allowed} allowed while a server comes up"
     why = _held_at(now)
     if not why and now.verdict is not None and _on_these_flags(now):
         why = now.verdict.bound_by
