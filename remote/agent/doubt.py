@@ -24,6 +24,8 @@ class Doubt:
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._idle_at = 0.0
+        """When the run last paused or left: its means hold that time for a while."""
         self._next = 0.0
         self._wait = AGAIN_S
 
@@ -39,7 +41,10 @@ class Doubt:
         now: float,
     ) -> bool:
         """Whether it has not held for a minute."""
-        if not apart(verdict, states, progress, now):
+        if progress is not None and progress.status != "running":
+            self._idle_at, self._since = now, None
+            return False
+        if not apart(verdict, states, progress, now, self._idle_at):
             self._since = None
             return False
         self._since = self._since or now
@@ -57,16 +62,21 @@ class Doubt:
 
 
 def apart(
-    verdict: Verdict, states: Iterable[ServerState], progress: Progress | None, now: float
+    verdict: Verdict,
+    states: Iterable[ServerState],
+    progress: Progress | None,
+    now: float,
+    idle_at: float = 0.0,
 ) -> bool:
     """Whether tokens a second, the run's rate or the time left are far from what it says.
 
-    The run's own numbers count once its moving mean is of the time after the verdict.
+    The run's own numbers count once its moving mean is of the time after the verdict and after it
+    was last idle.
     """
     total = sum(s.gen_tok_s or 0.0 for s in states if s.state == "ready")
     if _far(total, verdict.tok_s):
         return True
-    if progress is None or now - verdict.time < WINDOW_S:
+    if progress is None or now - max(verdict.time, idle_at) < WINDOW_S:
         return False
     here = sum(work.completed for work in progress.servers.values())
     if here < 3 * max(progress.in_flight, 1):

@@ -33,6 +33,15 @@ def test_it_is_doubted_once_the_servers_have_done_something_else_for_a_minute() 
         assert not doubt.look(VERDICT, fleet(speed), OWN, 3_000.0 + second)
 
 
+def test_a_pause_is_no_reason_to_doubt() -> None:
+    """Nor is what a mean still holds of it afterwards."""
+    doubt, low = Doubt(), replace(OWN, rate_per_sec=10.0, eta_hours=2.6)
+    paused = replace(OWN, status="paused")
+    assert not any(doubt.look(VERDICT, fleet(0.0), paused, 2_000.0 + s) for s in range(300))
+    assert not any(doubt.look(VERDICT, fleet(680.0), low, 2_300.0 + s) for s in range(110))
+    assert any(doubt.look(VERDICT, fleet(680.0), low, 2_410.0 + s) for s in range(120))
+
+
 def test_the_runs_own_numbers_count_once_they_are_of_the_time_since() -> None:
     slow = replace(OWN, rate_per_sec=12.0, eta_hours=2.2)
     assert not apart(VERDICT, fleet(680.0), slow, 1_100.0), "a mean over the restart before it"
