@@ -257,7 +257,7 @@ async def test_mistakes_are_one_line(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
         for words, says in (
             (["--port", str(one.port)], "name another one"),
-            (["--port", "70000"], "0 to 65535"),
+            (["--port", "70000"], "0 to 65,535"),
             (["nowhere"], "no target 'nowhere'"),
         ):
             process = await asyncio.to_thread(start, tmp_path, *words)
