@@ -21,7 +21,11 @@ async def test_a_fleet_held_at_37_slots_is_freed_and_nothing_is_lost(tmp_path: P
         await watch.until(
             lambda s: all(s.infos[g].max_running == 37 for g in range(2)), 30, "37 slots"
         )
-        await watch.until(lambda s: s.verdict is not None, 90, "the first-minute verdict")
+        await watch.until(
+            lambda s: s.verdict is not None and s.verdict.slots is not None,
+            90,
+            "the first-minute verdict",
+        )
         verdict = watch.state.verdict
         assert verdict is not None
         assert verdict.slots == 37

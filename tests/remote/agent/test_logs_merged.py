@@ -81,8 +81,9 @@ def test_a_search_is_paged_the_same_way(tmp_path: Path, grep: str) -> None:
         at = None if begin is None else dict.fromkeys(paths, begin)
         part = ask(paths, at=at, lines=step, grep=grep)
         while part.lines:
-            assert ask(paths, at=part.begin, lines=1).lines == part.lines[:1] or step > 0
-            assert ask(paths, at=part.next, lines=-1).lines == part.lines[-1:] or step < 0
+            if len(part.lines) == abs(step):  # else it went on to the start, or to the end
+                assert ask(paths, at=part.begin, lines=1).lines == part.lines[:1] or step > 0
+                assert ask(paths, at=part.next, lines=-1).lines == part.lines[-1:] or step < 0
             got = got + part.lines if step > 0 else part.lines + got
             part = ask(paths, at=part.next if step > 0 else part.begin, lines=step, grep=grep)
         assert got == wanted
