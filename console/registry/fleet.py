@@ -93,7 +93,7 @@ FLEET: Final[tuple[Action, ...]] = (
         verb="down",
         word="down",
         footer=4,
-        loses="nothing: answers in flight are broken off, kept, and continued later.",
+        loses="no answer is lost: those in flight are broken off, kept, and continued later.",
         request=lambda spec, gpus: Down(gpus=gpus),
     ),
     Action(

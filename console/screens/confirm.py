@@ -12,6 +12,16 @@ from console.action import Action, Danger
 from console.screens.modal import Modal
 
 
+def word_hint(word: str) -> str:
+    """What stands in the empty line that a word is typed into: no word that looks typed."""
+    return f"(type {word} here)"
+
+
+def not_the_word(word: str) -> str:
+    """The answer to anything else, a bare enter too."""
+    return f"that was not {word!r}; nothing was done"
+
+
 class Confirm(Modal[bool]):
     """Asks with one key, or with a typed word where a whole fleet is meant."""
 
@@ -46,7 +56,8 @@ class Confirm(Modal[bool]):
                 yield Static(
                     f"Type {self.action.word} and press enter; esc leaves it.", markup=False
                 )
-                yield Input(id="word", placeholder=self.action.word)
+                yield Input(id="word", placeholder=word_hint(self.action.word))
+                yield Static("", id="said", markup=False, classes="bad")
             else:
                 yield Static("y does it; n or esc leaves it.", markup=False)
 
@@ -65,4 +76,4 @@ class Confirm(Modal[bool]):
             self.dismiss(True)
         else:
             event.input.value = ""
-            event.input.placeholder = f"that was not {self.action.word!r}; nothing was done"
+            self.query_one("#said", Static).update(not_the_word(self.action.word))

@@ -19,6 +19,7 @@ from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
 from console.notices import proposed
 from console.screens.about import AboutScreen
+from console.screens.confirm import not_the_word, word_hint
 from console.screens.modal import Modal
 from console.text import visible
 from console.watch import Watch
@@ -92,6 +93,8 @@ class RestartScreen(Modal[None]):
         self.plans: dict[str, Plan] = {}
         """What the agent said of each strategy."""
         self.problem = ""
+        self.mistyped = ""
+        """What is said of a word that was not the one; a plan that comes in leaves it."""
         self._typing = typing
         self._doubted = ""
         self._asked = 0
@@ -190,12 +193,13 @@ class RestartScreen(Modal[None]):
             plan.styles.height = max(1, min(most, rows))
             box.border_subtitle = "nothing has been done yet"
             line.display = self.asks_word
-            line.placeholder = "restart"
+            line.placeholder = word_hint(BY_NAME["restart"].word)
             how = "type restart, then enter" if self.asks_word else "y restarts"
             self.say_keys(f"{how}   ↑↓ choose   tab turns   esc back to the flags")
         said = self.query_one("#said", Static)
-        said.update(self.problem)
-        said.display = bool(self.problem)
+        told = "; ".join(filter(None, (self.mistyped, self.problem)))
+        said.update(told)
+        said.display = bool(told)
         table.show()
         text = self.query_one(PlanText)
         text.refresh(layout=True)
@@ -285,7 +289,7 @@ class RestartScreen(Modal[None]):
                 self.go()
             else:
                 event.input.value = ""
-                self.problem = f"that was not {BY_NAME['restart'].word!r}; nothing was done"
+                self.mistyped = not_the_word(BY_NAME["restart"].word)
                 self.refit()
             return
         if not text:
@@ -407,7 +411,7 @@ class RestartScreen(Modal[None]):
     def back_to_edit(self) -> None:
         """From the plan to the flags."""
         self.step = "edit"
-        self.problem = ""
+        self.problem = self.mistyped = ""
         line = self.query_one("#edit", Input)
         with self.prevent(Input.Changed):
             line.value = ""
@@ -458,7 +462,7 @@ class RestartScreen(Modal[None]):
     async def show_plan(self) -> None:
         """The second step; then what the other ways would cost."""
         self.step = "plan"
-        self.problem = ""
+        self.problem = self.mistyped = ""
         self.field = self.how.fields(len(self.scope))[0]
         line = self.query_one("#edit", Input)
         with self.prevent(Input.Changed):

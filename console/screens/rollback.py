@@ -15,6 +15,7 @@ from textual.widgets import Input, Static
 from console import model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
+from console.screens.confirm import not_the_word, word_hint
 from console.screens.modal import Modal
 from console.text import visible
 from console.watch import Watch
@@ -104,7 +105,8 @@ class RollbackScreen(Modal[Rollback | None]):
             yield EpochRows(self._watch.state)
             yield Static("", id="plan", markup=False)
             yield Static("", id="shell", markup=False, classes="hint")
-            yield Input(id="word", placeholder=self._action.word)
+            yield Input(id="word", placeholder=word_hint(self._action.word))
+            yield Static("", id="said", markup=False, classes="bad")
             yield Static("", id="keys", markup=False, classes="hint")
 
     def on_mount(self) -> None:
@@ -115,6 +117,7 @@ class RollbackScreen(Modal[Rollback | None]):
         epoch = self.query_one(EpochRows).chosen
         line = self.query_one("#word", Input)
         line.display = self._sure and self._word
+        self.query_one("#said", Static).update("")
         if line.display:
             line.focus()
         else:
@@ -195,4 +198,4 @@ class RollbackScreen(Modal[Rollback | None]):
             self.dismiss(self._request(self.query_one(EpochRows).chosen))
         else:
             event.input.value = ""
-            event.input.placeholder = f"that was not {self._action.word!r}; nothing was done"
+            self.query_one("#said", Static).update(not_the_word(self._action.word))

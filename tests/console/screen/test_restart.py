@@ -368,3 +368,19 @@ async def test_one_key_takes_what_the_verdict_proposes() -> None:
         assert screen.edits == change
         assert "what is proposed" not in one.screen()
         assert not [r for r in one.sent(Restart) if not r.dry_run]
+
+
+async def test_another_word_is_answered_and_begins_nothing() -> None:
+    """A wrong word and a bare enter are told, and a plan that comes in meanwhile leaves that."""
+    async with driven((80, 24)) as one:
+        screen = await dialog(one)
+        await put(one, "mem-fraction-static=0.9")
+        await put(one, "")
+        await one.sees("(type restart here)")
+        for typed in ("restrat", ""):
+            screen.mistyped = ""
+            await one.write(typed)
+            await one.keys("enter")
+            await screen.ask_costs()
+            await one.sees("that was not 'restart'; nothing was done")
+        assert not any(not r.dry_run for r in one.sent(Restart))
