@@ -9,7 +9,6 @@ from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Container
-from textual.css.query import NoMatches
 
 from console import clocks, model
 from console.logfile import LogError, OutsideError, outside
@@ -67,6 +66,9 @@ class LogsScreen(StokerScreen):
         """What is marked and jumped to, instead of errors."""
         self.saver = Saver(self)
         self._layout: tuple[object, ...] = ()
+        self._shown: list[LogPane] = []
+        """The panes of that layout. Those of the one before may still be on their way out, and
+        whoever gave them the keys would have them answer to nothing."""
         self._filling = False
         """Whether panes were made that have no lines yet."""
         self._due: str | None = None
@@ -139,10 +141,15 @@ class LogsScreen(StokerScreen):
         box.styles.grid_size_columns = columns
         box.styles.grid_size_rows = rows
         if changed:
-            panes = [MergedPane(wanted)] if self.merged else [FilePane(source) for source in wanted]
+            before, self._shown = (
+                self._shown,
+                ([MergedPane(wanted)] if self.merged else [FilePane(source) for source in wanted]),
+            )
+            if self.focused in before:
+                self.set_focus(None)
             with self.app.batch_update():
                 box.remove_children()
-                box.mount_all(panes)
+                box.mount_all(self._shown)
             self._filling = True
             self.call_after_refresh(self._filled)
             self.app.targets.resubscribe()
@@ -150,13 +157,13 @@ class LogsScreen(StokerScreen):
     def _filled(self) -> None:
         self._filling = False
         pattern = compiled(self.sought) if self.sought else None
-        panes = list(self.query(LogPane))
+        panes = self._shown
         for pane in panes:
             pane.alone = len(panes) == 1
             pane.turn(raw=self.raw, state=self.app.state)
             pane.seek_out(pattern)
             pane.reload(self.app.state, self.filter)
-        if panes and not isinstance(self.focused, LogPane):
+        if panes and self.focused is None:
             self.set_focus(panes[0])  # so that the keys that move have something to move
         self.retitle()
         self._go_there()
@@ -171,13 +178,13 @@ class LogsScreen(StokerScreen):
         """New lines into every pane."""
         if self.app.screen_stack[0] is not self:
             return
-        for pane in self.query(LogPane):
+        for pane in self._shown:
             pane.pull(self.app.state)
         self.retitle()
 
     def retitle(self) -> None:
         """New titles where something in them changed."""
-        for pane in self.query(LogPane):
+        for pane in self._shown:
             pane.turn(raw=self.raw, state=self.app.state)
             pane.retitle(self.app.state)
 
@@ -191,18 +198,14 @@ class LogsScreen(StokerScreen):
     @property
     def chosen(self) -> LogPane | None:
         """The pane with the focus, else the first."""
-        if isinstance(self.focused, LogPane):
-            return self.focused
-        try:
-            return self.query(LogPane).first()
-        except NoMatches:
-            return None
+        here = [pane for pane in self._shown if pane is self.focused]
+        return next(iter(here or self._shown), None)
 
     async def act(self, name: str) -> bool:
         """See :class:`StokerScreen`."""
         match name:
             case "logs.pause":
-                panes = list(self.query(LogPane))
+                panes = list(self._shown)
                 hold = any(p.following for p in panes)
                 for pane in panes:
                     if hold:
@@ -288,7 +291,7 @@ class LogsScreen(StokerScreen):
             self.app.say(str(error), "error")
             return
         self.sought = text
-        for pane in self.query(LogPane):
+        for pane in self._shown:
             pane.seek_out(pattern)
         if text:
             self.to_next(back=False)
@@ -335,7 +338,7 @@ class LogsScreen(StokerScreen):
             self._go_there()
 
     def _go_there(self) -> None:
-        panes = list(self.query(LogPane))
+        panes = list(self._shown)
         if self._due is not None and panes:
             when, self._due = self._due, None
             self.app.spawn(self._all(panes, lambda pane: pane.to_time(when)))
@@ -344,14 +347,14 @@ class LogsScreen(StokerScreen):
         """The latest moment that a time typed without a day can mean, in this machine's clock."""
         state = self.app.state
         east = state.host.clock_east_s
-        held = [at for pane in self.query(LogPane) if (at := pane.newest()) is not None]
+        held = [at for pane in self._shown if (at := pane.newest()) is not None]
         now = clocks.stamp_at(model.agent_now(state, self.app.now()))
         return max([now, *(clocks.here(at, east) for at in held)])
 
     def refilter(self) -> None:
         """Everything held, through the filter as it is now."""
         wanted = self.filter
-        for pane in self.query(LogPane):
+        for pane in self._shown:
             pane.reload(self.app.state, wanted)
         self.retitle()
 
@@ -379,7 +382,7 @@ class LogsScreen(StokerScreen):
         """Escape: the filter first, then holding."""
         if self.query_one(FilterLine).let_go():
             return True
-        held = [p for p in self.query(LogPane) if not p.following or p.fetching]
+        held = [p for p in self._shown if not p.following or p.fetching]
         for pane in held:
             pane.follow()
         return bool(held)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from console.batchline import compact
 from console.screens.ask import AskLine
+from console.screens.logs import LogsScreen
 from console.widgets.file_pane import FilePane
 from console.widgets.filter_line import FilterLine
 from console.widgets.log_pane import LogPane
@@ -379,3 +380,19 @@ async def test_lines_that_a_flood_left_out_are_told_until_seen(
         flood(4_500)
         await one.sees("1.7k skipped at ")
         await one.until(lambda: "1.7k skipped at " not in one.screen())
+
+
+@pytest.mark.parametrize("keys", ["vv", "lvv", "vMv", "MvM", "5v5v", "nnv"])
+async def test_panes_that_change_at_once_leave_the_keys_alive(keys: str) -> None:
+    """The one that has the keys is one that is there, however fast the panes came and went."""
+    async with driven((120, 40)) as one:
+        await one.keys("l")
+        for _ in range(6):
+            one.burst(*keys)
+        await one.until(lambda: isinstance(one.app.focused, LogPane))
+        await one.pilot.pause(0.6)
+        screen = one.app.screen
+        assert isinstance(screen, LogsScreen)
+        assert one.app.focused in list(screen.query(LogPane))
+        await one.keys("f")
+        await one.until(lambda: one.app.current_mode == "fleet")
