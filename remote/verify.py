@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,8 +20,8 @@ from typing import Any, TypeGuard
 import msgspec
 import psutil
 
-SEALED = re.compile(r"completions_(\d+)\.jsonl")
-OPEN = re.compile(r"completions_(\d+)\.jsonl\.open")
+from remote import batchfiles
+
 KEYS = frozenset(
     (
         *("index", "id", "source", "messages", "content", "reasoning_content", "tool_calls"),
@@ -129,9 +128,10 @@ def audit(directory: Path, *, prompts: Path | None = None, s3: S3Source | None =
     done = _done_indices(directory, report)
     failed = _side_file(directory / "failed.jsonl", report)
     aside = _side_file(directory / "set_aside.jsonl", report)
-    names = sorted(p.name for p in directory.iterdir())
-    sealed = [n for n in names if SEALED.fullmatch(n)]
-    opened = [n for n in names if OPEN.fullmatch(n)]
+    # Batches that are in the manifest before they are looked for must be here; those that are here
+    # must be in the manifest that is read afterwards. A live run may seal some in between.
+    owed = _manifest(directory, Report(directory)).keys()
+    sealed, opened = batchfiles.listed(directory)
     if not (sealed or opened or done.count or (directory / "run.json").exists()):
         raise CannotVerifyError(
             f"{directory}: no run here (no batches, no .done_indices, no run.json)"
@@ -141,9 +141,14 @@ def audit(directory: Path, *, prompts: Path | None = None, s3: S3Source | None =
     run = _json(directory / "run.json", report)
     report.total = _prompts(run, prompts, report)
     completed = _Marks()
-    on_its_way = _batches(directory, sealed, opened, manifest, run, report, completed, done)
-    _retention(directory, manifest, report, completed)
-    _sets(report, completed, failed, aside, done, on_its_way)
+    if run is not None or manifest:
+        _missing(owed - set(sealed), manifest, report)
+    growing, read = _batches(directory, sealed, opened, manifest, run, report, completed)
+    # By now the run has written the lines of all that it had sealed before it was read.
+    later = _done_indices(directory, Report(directory))
+    on_its_way = _without_line(growing, later)
+    _retention(manifest, read, report, completed)
+    _sets(report, completed, failed, aside, done, later, on_its_way)
     if s3 is not None:
         _bucket(manifest, s3, report)
     report.completed, report.failed, report.set_aside = completed.count, failed.count, aside.count
@@ -154,9 +159,7 @@ def audit(directory: Path, *, prompts: Path | None = None, s3: S3Source | None =
 
 def _lines(path: Path, report: Report) -> Iterator[tuple[int, bytes]]:
     """Numbered complete lines of a file that need not be there; a torn end is noted."""
-    if not path.exists():
-        return
-    with path.open("rb") as source:
+    with suppress(FileNotFoundError), path.open("rb") as source:
         for number, line in enumerate(source, 1):
             if line.endswith(b"\n"):
                 yield number, line[:-1]
@@ -290,8 +293,9 @@ def _hash_prefixes(path: Path, sizes: list[int]) -> tuple[dict[int, str], int]:
     return found, lines
 
 
-def _read_batch(path: Path, report: Report, *, opened: bool, ours: bool, adopted: bool) -> _Batch:
-    data = path.read_bytes()
+def _read_batch(
+    name: str, data: bytes, report: Report, *, opened: bool, ours: bool, adopted: bool
+) -> _Batch:
     *lines, tail = data.split(b"\n")
     batch = _Batch([], hashlib.sha256(data).hexdigest(), len(data))
     for number, line in enumerate(lines, 1):
@@ -301,20 +305,20 @@ def _read_batch(path: Path, report: Report, *, opened: bool, ours: bool, adopted
             if opened and not any(_object(rest) for rest in lines[number:]):
                 batch.torn = True
                 return batch
-            report.violation("bad record", f"{path.name}:{number}: no JSON object with an index")
+            report.violation("bad record", f"{name}:{number}: no JSON object with an index")
             continue
         batch.indices.append(index)
         if ours and not (adopted and "outcome" not in record):  # an earlier tool's record
             lacking = KEYS - record.keys()
             if lacking:
-                text = f"{path.name}:{number}: lacks {', '.join(sorted(lacking))}"
+                text = f"{name}:{number}: lacks {', '.join(sorted(lacking))}"
                 report.violation("incomplete record", text)
             if not line.startswith(b'{"index":'):
-                report.violation("order of keys", f"{path.name}:{number}: index is not first")
+                report.violation("order of keys", f"{name}:{number}: index is not first")
     if tail:
         batch.torn = True
         if not opened:
-            report.violation("torn batch", f"{path.name}: the last line has no newline")
+            report.violation("torn batch", f"{name}: the last line has no newline")
     return batch
 
 
@@ -326,39 +330,75 @@ def _batches(
     run: dict[str, Any] | None,
     report: Report,
     completed: _Marks,
-    done: _Marks,
-) -> set[int]:
-    """Read every batch into ``completed``; the indices that may still lack their done line."""
+) -> tuple[list[_Growing], set[str]]:
+    """Read every batch into ``completed``. Those whose records may still lack their done line, and
+    the names of all that could be read."""
     ours = bool(manifest) or run is not None
     adopted = bool((run or {}).get("adopted"))
-    on_its_way: set[int] = set()
+    growing: list[_Growing] = []
+    read: set[str] = set()
     if len(opened) > 1:
         report.violation("open batches", f"more than one open batch: {', '.join(opened)}")
-    if ours:
-        for name in manifest.keys() - set(sealed):
-            if manifest[name].get("state") != "local_deleted":
-                report.violation("batch missing", f"{name}: in the manifest, but not here")
-    for name in sealed:
-        batch = _read_batch(directory / name, report, opened=False, ours=ours, adopted=adopted)
+    for listed in (*sealed, *opened):
+        found = batchfiles.content(directory, listed)
+        if found is None:
+            _gone(directory, listed, manifest, report)
+            continue
+        name, data = found
+        read.add(name)
+        was_open = listed in opened
+        still_open = was_open and name == listed
+        batch = _read_batch(name, data, report, opened=still_open, ours=ours, adopted=adopted)
+        if still_open and batch.torn:
+            report.notes.append(f"{name}: the last line is torn; the next start cuts it off")
         entry = manifest.get(name)
         if entry is not None:
             _compare(name, batch, entry, report)
+        elif was_open:
+            growing.append(_Growing(batch.indices, whole=False))
         elif ours and name == sealed[-1]:
             report.notes.append(f"{name}: sealed, its manifest line is on its way")
-            on_its_way.update(batch.indices)
+            growing.append(_Growing(batch.indices, whole=True))
         elif ours:
             report.violation("no manifest line", f"{name}: no line in manifest.jsonl")
         _count(name, batch, completed, report)
-    for name in opened:
-        batch = _read_batch(directory / name, report, opened=True, ours=ours, adopted=adopted)
-        if batch.torn:
-            report.notes.append(f"{name}: the last line is torn; the next start cuts it off")
-        _count(name, batch, completed, report)
+    return growing, read
+
+
+@dataclass(frozen=True)
+class _Growing:
+    """A batch some of whose records may lack their done line: any, or those at its end."""
+
+    indices: list[int]
+    whole: bool
+
+
+def _without_line(growing: list[_Growing], done: _Marks) -> set[int]:
+    """The indices that may lack their line in ``.done_indices``."""
+    on_its_way: set[int] = set()
+    for batch in growing:
         for index in reversed(batch.indices):
-            if index in done:
+            if index in done and not batch.whole:
                 break
             on_its_way.add(index)
     return on_its_way
+
+
+def _missing(names: set[str], manifest: dict[str, dict[str, Any]], report: Report) -> None:
+    for name in sorted(names):
+        if name in manifest and manifest[name].get("state") != "local_deleted":
+            report.violation("batch missing", f"{name}: in the manifest, but not here")
+
+
+def _gone(directory: Path, name: str, manifest: dict[str, dict[str, Any]], report: Report) -> None:
+    """A batch that was listed and went away: deleted after its upload, which its newest manifest
+    line says, or lost."""
+    name = name.removesuffix(".open")
+    entry = _manifest(directory, Report(directory)).get(name)
+    if entry is not None:
+        manifest[name] = entry
+    if entry is None or entry.get("state") != "local_deleted":
+        report.violation("batch missing", f"{name}: was here a moment ago, and is not here now")
 
 
 def _compare(name: str, batch: _Batch, entry: dict[str, Any], report: Report) -> None:
@@ -391,6 +431,7 @@ def _sets(
     failed: _Marks,
     aside: _Marks,
     done: _Marks,
+    later: _Marks,
     on_its_way: set[int],
 ) -> None:
     for kind, marks in (("failed.jsonl", failed), ("set_aside.jsonl", aside)):
@@ -407,7 +448,7 @@ def _sets(
             report.violation("in two places", text)
     late = 0
     for index in completed:
-        if index not in done:
+        if index not in later:
             if index in on_its_way:
                 late += 1
             else:
@@ -422,11 +463,11 @@ def _sets(
 
 
 def _retention(
-    directory: Path, manifest: dict[str, dict[str, Any]], report: Report, completed: _Marks
+    manifest: dict[str, dict[str, Any]], read: set[str], report: Report, completed: _Marks
 ) -> None:
     """Batches deleted here after their upload still count as done, by their manifest line."""
     for name, entry in manifest.items():
-        if entry.get("state") == "local_deleted" and not (directory / name).exists():
+        if entry.get("state") == "local_deleted" and name not in read:
             indices = list(accumulate(entry["indices"]))
             _count(name, _Batch(indices, "", 0), completed, report)
 

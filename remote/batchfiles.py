@@ -1,0 +1,41 @@
+"""The batch files of a run directory that may be live: listed whole, and found under the name that
+they have now.
+
+A writer seals a batch by renaming it. A listing taken meanwhile may show both names or neither,
+and a file that was listed may have another name when it is opened. For the audit: shares no code
+with the writer.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+SEALED = re.compile(r"completions_(\d+)\.jsonl")
+OPEN = re.compile(r"completions_(\d+)\.jsonl\.open")
+_OPEN_END = ".open"
+
+
+def listed(directory: Path) -> tuple[list[str], list[str]]:
+    """Names of the sealed batches and of the open ones. Every batch that was there when this began
+    is in one of them, in one only unless it truly lies here under both names."""
+    # A rename changes a name once: what the first listing missed, the second one has.
+    names = {path.name for _ in range(2) for path in directory.iterdir()}
+    sealed = {name for name in names if SEALED.fullmatch(name)}
+    opened = []
+    for name in sorted(name for name in names if OPEN.fullmatch(name)):
+        if (directory / name).exists():
+            opened.append(name)
+        else:
+            sealed.add(name.removesuffix(_OPEN_END))
+    return sorted(sealed), opened
+
+
+def content(directory: Path, name: str) -> tuple[str, bytes] | None:
+    """What a listed batch holds, and its name when it was read; None where it is here no longer."""
+    for known in dict.fromkeys((name, name.removesuffix(_OPEN_END))):
+        try:
+            return known, (directory / known).read_bytes()
+        except FileNotFoundError:
+            continue
+    return None
