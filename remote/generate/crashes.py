@@ -17,7 +17,8 @@ from remote.generate.job import Job
 from remote.generate.server import Server
 
 SEEN_S = 15.0
-"""How long it may take until all servers that died of the same thing are seen to be dead."""
+"""How long it may take until all servers that died of the same thing are seen to be dead; and until
+it is seen of what a server died that is told to stop."""
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Crashes:
         self._deaths = Deaths()
         self._lone: list[_Lone] = []
         """Whose verdict waits until other deaths would have been seen; suspects meanwhile."""
+        self._unheard: dict[Job, float] = {}
+        """Suspects whose server is out of service, and since when that is so."""
 
     def lost(self, server: Server) -> None:
         """Nobody listens there: what comes back is another process (the agent knows it itself)."""
@@ -56,7 +59,7 @@ class Crashes:
             server.breaker.open(at)
             server.crashed += server.flying
             if (guest := server.guest) is not None and guest in server.flying:
-                self._floor.suspects.add(guest)
+                self._floor.suspects[guest] = server
                 self._floor.withdraw(guest)
             self._died(server)
             self._floor.recall(server)
@@ -72,8 +75,8 @@ class Crashes:
         at = time.monotonic()
         crashed, server.crashed = server.crashed, []
         for job in crashed:
-            if job in self._floor.suspects:
-                self._floor.suspects.remove(job)
+            if self._floor.suspects.get(job) is server:
+                del self._floor.suspects[job]
                 self._floor.again(job, at)
 
     def _died(self, server: Server) -> None:
@@ -87,7 +90,7 @@ class Crashes:
             job.alone = True
             floor.keeper.lose(job, server)  # it may be the cause
         for job in crashed:
-            if job in floor.suspects:
+            if floor.suspects.get(job) is server:
                 job.lone_deaths += 1
                 company = len(floor.suspects) > 1 or any(s.guest for s in floor.servers.values())
                 if company and job.lone_deaths < 2:
@@ -103,10 +106,27 @@ class Crashes:
         self._lone = [lone for lone in self._lone if at < lone.at + SEEN_S]
         for lone in due:
             self._died_alone(lone.server, lone.job, lone.at, at)
+        self._let_go(at)
+
+    def _let_go(self, at: float) -> None:
+        """Nobody tries a server that is told to stop, so that its death may never be seen: its
+        suspect goes on, and is to be sent alone as before."""
+        floor = self._floor
+        judged = {lone.job for lone in self._lone}
+        self._unheard = {
+            job: self._unheard.get(job, at)
+            for job, server in floor.suspects.items()
+            if server.dispatch != "run" and job not in judged
+        }
+        for job, since in self._unheard.items():
+            if at - since >= SEEN_S:
+                server = floor.suspects.pop(job)
+                server.crashed.remove(job)
+                floor.again(job, at)
 
     def _died_alone(self, server: Server, job: Job, died: float, at: float) -> None:
         """With nothing else in flight; but where others died, too, it gets one more try later."""
-        self._floor.suspects.remove(job)
+        del self._floor.suspects[job]
         if self._deaths.others(job, died) and job.lone_deaths < 2:
             self._floor.work.later(job, at + TOGETHER_S)
             return

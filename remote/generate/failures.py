@@ -85,7 +85,7 @@ class Failures:
         if cause == "reset":
             server.crashed.append(job)
             if alone:
-                floor.suspects.add(job)  # until a trial shows whether the server died of it
+                floor.suspects[job] = server  # until a trial shows whether the server died of it
                 return
         if (gone or server.breaker.is_open) and job.free < FREE:
             job.free += cause != "reset"  # that is seen once it is known whether the server died

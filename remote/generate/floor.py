@@ -47,8 +47,9 @@ class Floor:
     """Requests that may be open at once on all servers together."""
     mean_latency: float = 0.0
     """Of the answers so far, the latest ones most, s."""
-    suspects: set[Job] = field(default_factory=set)
-    """Prompts of a server that may have died of them: neither queued nor in flight."""
+    suspects: dict[Job, Server] = field(default_factory=dict)
+    """Prompts that a server had to itself and may have died of, each with that server: neither
+    queued nor in flight."""
 
     @property
     def idle(self) -> bool:
@@ -66,7 +67,7 @@ class Floor:
     def suspected(self) -> int:
         """Prompts under suspicion of killing servers: waiting, tried, or waiting for a verdict."""
         held = {server.guest for server in self.servers.values() if server.guest is not None}
-        return len({job for job in self.work.jobs() if job.alone} | held | self.suspects)
+        return len({job for job in self.work.jobs() if job.alone} | held | self.suspects.keys())
 
     @property
     def may_send(self) -> bool:

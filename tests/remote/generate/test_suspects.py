@@ -101,6 +101,63 @@ async def test_suspects_that_die_together_are_blamed_of_nothing(desk: Callable[.
     assert sum(len(server.flying) for server in here.servers) == 1, "not even a fresh suspect"
 
 
+async def test_who_breaks_elsewhere_and_is_seen_to_live_frees_no_suspect(
+    desk: Callable[..., Desk],
+) -> None:
+    """A server that broke the connection before, and answers again only now, says nothing of the
+    death that the verdict waits for."""
+    here = desk()
+    nothing_fresh(here)
+    one, two = here.servers
+    first, second = suspects(here, 2)
+    two.crashed.append(first)  # its connection broke there, long before it was sent alone
+    here.dispatcher.pump()
+    assert (one.guest, two.guest) == (first, second)
+    breaks(here, 0)
+    here.dispatcher.crashes.lost(one)
+    here.dispatcher.crashes.survived(two)
+    assert first not in here.dispatcher.work.lonely, "its verdict is still to come"
+    here.dispatcher.crashes.check(time.monotonic() + SEEN_S)
+    assert here.failed() == [first.index]
+
+
+async def test_a_death_elsewhere_is_no_lone_one(desk: Callable[..., Desk]) -> None:
+    """A server that it was on with others, seen to be dead only now, is not counted as its own."""
+    here = desk()
+    nothing_fresh(here)
+    one, two = here.servers
+    first, _ = suspects(here, 2)
+    two.crashed.append(first)
+    here.dispatcher.pump()
+    breaks(here, 0)
+    here.dispatcher.crashes.lost(two)
+    assert first.lone_deaths == 0
+    here.dispatcher.crashes.lost(one)
+    assert first.lone_deaths == 1
+
+
+async def test_a_suspect_is_not_held_by_a_server_that_is_out_of_service(
+    desk: Callable[..., Desk],
+) -> None:
+    """Nobody tries a server that is told to stop, so that nobody learns what it died of: the
+    prompt goes on, alone, and the run comes to its end."""
+    here = desk()
+    nothing_fresh(here)
+    one = here.servers[0]
+    (only,) = suspects(here, 1)
+    here.dispatcher.pump()
+    breaks(here, 0)
+    one.dispatch = "abort"
+    at = time.monotonic()
+    here.dispatcher.crashes.check(at)
+    assert only not in here.dispatcher.work.lonely
+    here.dispatcher.crashes.check(at + SEEN_S)
+    assert list(here.dispatcher.work.lonely) == [only]
+    assert here.failed() == [] and only.lone_deaths == 0
+    here.dispatcher.pump()
+    assert here.servers[1].guest is only
+
+
 def test_the_last_suspects_share_the_servers(
     serve: Callable[..., Served], generation: Callable[..., Generation]
 ) -> None:
