@@ -68,7 +68,7 @@ _RULES: Final[tuple[tuple[re.Pattern[str], _Instead], ...]] = (
     # A line of an environment: all behind the sign.
     (
         re.compile(
-            r"(?im)^(\s*(?:export\s+|set\s+|declare -x\s+)?\w{0,60}"
+            r"(?im)^([^\S\n]*(?:export\s+|set\s+|declare -x\s+)?\w{0,60}"
             r"(?:_KEY|API_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|_PWD|_PAT|CREDENTIALS?"
             r"|WEBHOOK)(?:_URL|_ID)?=)"
             rf"{_NOTHING}{_NO_NUMBER}(?=\S)(?![\"'][<\[])[^\n]+$"
@@ -121,6 +121,8 @@ _RULES: Final[tuple[tuple[re.Pattern[str], _Instead], ...]] = (
     ),
     (re.compile(r"(api\.telegram\.org/bot)[\w:\-]+"), rf"\1{GONE}"),
     (re.compile(r"""(://)[^/\s:@"',<>]*:[^/\s"',<>]+@"""), rf"\1{GONE}@"),
+    # A slash in a password, not of a path behind a port.
+    (re.compile(r"""(://)[^/\s:@"',<>]*:(?!\d{1,5}/)[^\s:@"',<>]{1,200}@"""), rf"\1{GONE}@"),
     (re.compile(r"""(https?://)[^/\s:@"',<>]+@"""), rf"\1{GONE}@"),
     (
         re.compile(

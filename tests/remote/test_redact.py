@@ -56,6 +56,7 @@ SECRETS = {
     "https://user:pa55word@host/x": "pa55word",
     "https://user:p@55:word@host/x": "55:word",
     "redis://:pa55word@host:6379/0": "pa55word",
+    "HTTPS_PROXY=http://user:pa/55word@proxy:3128": "55word",
     "GET /b/k?X-Amz-Credential=AKIA%2F1&X-Amz-Signature=deadbeef01": "deadbeef01",
     "https://b.s3.amazonaws.com/k?AWSAccessKeyId=A&Signature=a%2Bb%3D&Expires=1": "a%2Bb",
     "https://x/y?a=1&amp;sig=deadbeef01": "deadbeef01",
@@ -213,6 +214,8 @@ def test_data_stays_data() -> None:
         "Bearer " * 40_000,
         "sk-" * 100_000,
         "x" * 500_000,
+        "\n" * 100_000,
+        "\t\r\n" * 100_000 + "export " * 100_000,
     ],
 )
 def test_nothing_takes_long(words: str) -> None:
