@@ -179,16 +179,18 @@ class Lookback:
 
     async def load_window(self) -> None:
         """Fill the window; one that was left meanwhile stays as it is."""
-        window, until = self.window, self.until
+        window = self.window
         since = self.end - window.span
-        found, marks = await asyncio.gather(
-            self._ask(ReadHistory(since, until, window.points)),
-            self._ask(ReadMarks(since, until, window.points // 2)),
-        )
-        if window is not self.window:
-            return
-        if isinstance(found, History):
+        await asyncio.gather(self._load_samples(window, since), self._load_marks(window, since))
+
+    async def _load_samples(self, window: Trend, since: float) -> None:
+        found = await self._ask(ReadHistory(since, self.until, window.points))
+        if isinstance(found, History) and window is self.window:
             window.load(found)
             self.loaded = True
-        if isinstance(marks, Marks):
+
+    async def _load_marks(self, window: Trend, since: float) -> None:
+        """Not waited for by the samples: an agent that does not know the question says nothing."""
+        marks = await self._ask(ReadMarks(since, self.until, window.points // 2))
+        if isinstance(marks, Marks) and window is self.window:
             self.events = marks.events

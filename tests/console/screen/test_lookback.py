@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from console.lookback import RECENT_S, SPANS, Lookback
@@ -117,6 +119,27 @@ async def test_a_window_that_was_left_is_not_filled() -> None:
     await lookback.load_window()
     assert lookback.window.span == SPANS[2]
     assert lookback.window.top("gen_tok_s") == pytest.approx(0.0)
+
+
+async def test_samples_do_not_wait_for_marks() -> None:
+    """An agent of another version does not know that question and says nothing."""
+    journal = Journal()
+    lookback = journal.lookback()
+    plain, never = journal.ask, asyncio.Event()
+
+    async def older(request: Request) -> Result | None:
+        if isinstance(request, ReadMarks):
+            await never.wait()
+        return await plain(request)
+
+    lookback._ask = older
+    loading = asyncio.create_task(lookback.load())
+    await asyncio.sleep(0.05)
+    assert lookback.loaded
+    assert lookback.window.top("gen_tok_s") == 7.0
+    never.set()
+    await loading
+    assert lookback.events
 
 
 async def test_the_whole_run_is_a_window_of_its_own() -> None:
