@@ -110,8 +110,9 @@ class Past(ABC, Generic[Place]):
 
     async def back(self, ask: Ask, lines: int = PAGE) -> int:
         """Fetch what is before the first line held; how many lines came."""
-        page = await self.read(ask, self.first, -lines, self.grep) if self.more_before else None
-        if page is None:
+        at = self.first
+        page = await self.read(ask, at, -lines, self.grep) if self.more_before else None
+        if page is None or at != self.first:  # somebody else fetched the same meanwhile
             return 0
         self.first = page.begin
         if page.lines:
@@ -124,8 +125,9 @@ class Past(ABC, Generic[Place]):
 
     async def on(self, ask: Ask) -> int:
         """Fetch what is behind the last line held; how many lines came."""
-        page = await self.read(ask, self.next, PAGE, self.grep)
-        if page is None:
+        at = self.next
+        page = await self.read(ask, at, PAGE, self.grep)
+        if page is None or at != self.next:
             return 0
         self.next = page.next
         if page.lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
@@ -78,6 +79,23 @@ async def test_paging_back_and_forth_keeps_numbers_and_bounds(tmp_path: Path) ->
         assert past.count <= HELD + 500
     assert past.next == past.size
     assert "line 29999 " in past.lines()[-1][1]
+
+
+async def test_a_page_that_two_fetch_at_once_is_held_once(tmp_path: Path) -> None:
+    """One key is given up for the next, and both answers come."""
+    path = tmp_path / "log"
+    write(path, 3_000)
+    ask = File(path)
+
+    async def slow(request: Request) -> Result | None:
+        await asyncio.sleep(0.02)
+        return await ask(request)
+
+    past = FilePast("gpu0", path.stat().st_size // 2)
+    await asyncio.gather(past.back(slow), past.back(slow))
+    await asyncio.gather(past.on(slow), past.on(slow))
+    lines = [line for _, line in past.lines()]
+    assert len(lines) == len(set(lines)) > 900
 
 
 async def test_a_search_is_done_on_the_far_side(tmp_path: Path) -> None:
