@@ -19,6 +19,8 @@ from collections import deque
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from remote.agent import diff, logs
 from remote.agent.diff import Picture
 from remote.protocol import (
@@ -86,6 +88,12 @@ class Source(Protocol):
     def first_event(self) -> int: ...
     @property
     def last_event(self) -> int: ...
+
+
+class _Asked(msgspec.Struct, tag="call"):
+    """A call, whatever it asks for."""
+
+    id: int
 
 
 class Connection:
@@ -156,8 +164,17 @@ class Connection:
                     task = asyncio.create_task(self._call(message))
                     self._calls.add(task)
                     task.add_done_callback(self._calls.discard)
+                case None:
+                    self._refuse(line)
                 case _:
-                    pass  # heartbeats, and what is no message
+                    pass  # heartbeats
+
+    def _refuse(self, line: bytes) -> None:
+        """Answer a request that only another version knows; nothing to what is none at all."""
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            asked = msgspec.json.decode(line, type=_Asked)
+            text = "the agent there is another version and does not know this request"
+            self._reply(Failure(id=asked.id, text=text, code="protocol"))
 
     async def _call(self, call: Call) -> None:
         try:

@@ -139,6 +139,16 @@ async def test_after_a_kill_the_next_one_takes_over(agent: Agent, socket: Path) 
     assert after.events[-1].id > before.events[-1].id
 
 
+async def test_a_request_of_another_version_is_answered(socket: Path) -> None:
+    """Whoever asks need not wait for an answer that never comes."""
+    link = await Link.open(socket)
+    link.writer.write(b'{"type":"call","id":7,"request":{"type":"of.tomorrow","x":[1]}}\n')
+    while not isinstance(message := await link.receive(), Failure):
+        assert message is not None
+    assert (message.id, message.code) == (7, "protocol")
+    link.close()
+
+
 async def test_garbage_and_endless_lines_do_no_harm(agent: Agent, socket: Path) -> None:
     link = await Link.open(socket)
     for junk in (b"\xff\xfe\n", b"{}\n", b"[]\n", b'{"type":"call"}\n', b"x" * 5_000_000 + b"\n"):
