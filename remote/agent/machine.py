@@ -155,8 +155,9 @@ async def _cuda(env: Mapping[str, str], facts: dict[str, str], missing: dict[str
     said, why = await _said(
         ("nvidia-smi", "--query-gpu=driver_version,name,compute_cap", "--format=csv,noheader"), env
     )
-    rows = [[part.strip() for part in row.split(",")] for row in said.splitlines()]
-    if why or not rows or len(rows[0]) < 3:
+    told = ([part.strip() for part in row.split(",")] for row in said.splitlines())
+    rows = [row for row in told if len(row) > 2]  # a card that is lost has a word of its own
+    if why or not rows:
         missing["CUDA driver version"] = why or "nvidia-smi tells none"
     else:
         facts["CUDA driver version"] = ", ".join(sorted({row[0] for row in rows}))

@@ -60,7 +60,7 @@ class Reader:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._mixer = mix.Mixer()
-        self._searching = asyncio.Lock()
+        self._searching, self._looking = asyncio.Lock(), asyncio.Lock()
 
     async def answer(self, request: Request) -> Result:
         """What is there. Raises RequestError."""
@@ -183,7 +183,7 @@ class Reader:
             with contextlib.suppress(FleetError):  # a start says what is wrong with it
                 env = await fleet.launcher.environment(spec)
         pids = [info.pid for info in self._owner.infos() if info.pid is not None]
-        async with self._searching:
+        async with self._looking:  # its commands may each hang for a while
             return await machine.look(spec.python if spec is not None else "", env, pids)
 
     async def _search(self, request: search.Asked, path: Path | search.Paths) -> Result:

@@ -13,6 +13,8 @@ from pathlib import Path
 from remote.fleet.holder import AGENTS_OWN
 
 _SECONDS = 60.0
+_KILL_S = 5.0
+"""For so long one that was killed is waited for."""
 """Longer than any sane env script takes: modules are loaded, a venv is activated."""
 
 _CREDENTIALS_FOR_SERVERS = ("HF_", "HUGGING_FACE_", "SGLANG_")
@@ -51,7 +53,8 @@ async def output(
     except (TimeoutError, asyncio.CancelledError):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        with contextlib.suppress(TimeoutError):  # a driver that hangs lets nobody be killed
+            await asyncio.wait_for(process.wait(), _KILL_S)
         raise
     return process.returncode or 0, out, err
 

@@ -13,11 +13,15 @@ import pytest
 
 from remote import kernel_log
 from remote.agent import machine
+from remote.paths import Workspace
+from remote.protocol import LogPart, ReadLog, ReadMachine
+from tests.remote.agent.conftest import Agent, Link
 
 SMI = """#!/bin/sh
 case "$*" in
 -q) echo 'Driver Version : 580.95.05'; echo "key $HF_TOKEN sk-abcdefghijklmnop12345";;
-*query-gpu*) echo '580.95.05, NVIDIA X, 9.0'; echo '580.95.05, NVIDIA X, 9.0';;
+*query-gpu*) echo '580.95.05, NVIDIA X, 9.0'; echo 'Unable to determine the device'
+    echo '580.95.05, NVIDIA X, 9.0';;
 topo*) echo 'topo is not known here' >&2; exit 3;;
 *) sleep 0; echo table;;
 esac
@@ -67,6 +71,27 @@ async def test_all_that_can_be_had_and_why_the_rest_cannot(
     whole = str(found)
     assert "sk-abc" not in whole
     assert "t0ps3cret" not in found.texts["environment.txt"]
+
+
+async def test_a_command_that_hangs_holds_up_no_search(
+    agent: Agent, workspace: Workspace, tmp_path: Path
+) -> None:
+    """A driver in trouble is when logs are searched."""
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text('#!/bin/sh\ncase "$*" in topo*) sleep 12;; esac\n')
+    smi.chmod(0o755)
+    agent.start(PATH=f"{smi.parent}:{os.environ['PATH']}")
+    socket = await agent.ready()
+    looks, searches = await Link.open(socket), await Link.open(socket)
+    looking = asyncio.create_task(looks.ask(ReadMachine()))
+    await asyncio.sleep(1.0)
+    found = await searches.ask(ReadLog("agent", grep="started"))
+    assert isinstance(found, LogPart)
+    assert not looking.done()
+    looking.cancel()
+    looks.close()
+    searches.close()
 
 
 async def test_nothing_there_is_said_too(tmp_path: Path) -> None:
