@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from remote import batchfiles
 from remote.generate import layout
 from remote.protocol import Batches, BatchFile
 
@@ -39,41 +39,42 @@ def count(directory: Path) -> Batches:
         name: BatchFile(name, e.state, e.records, e.bytes, e.last_at, e.uploaded_at)
         for name, e in entries.items()
     }
-    found = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
-    for name in sorted(found):
-        sealed = layout.batch_number(name) is not None
-        if not sealed and layout.open_number(name) is None:
-            continue
-        path = now_at(directory, name, found)
-        entry = entries.get(path.name)
-        try:
-            weighs = path.stat().st_size
-        except FileNotFoundError:
+    sealed, opened = batchfiles.listed(directory) if directory.is_dir() else ([], [])
+    for listed in (*sealed, *opened):
+        seen = _seen(directory, listed, entries)
+        if seen is None:
             continue  # deleted after its upload, a moment ago
-        holds = entry.records if entry else _newlines(path)
-        if entry is None:
-            state: Literal["sealed", "open"] = "sealed" if sealed else "open"
-            told[path.name] = BatchFile(path.name, state, holds, weighs)
+        name, holds, weighs = seen
+        if name not in entries:
+            state: Literal["sealed", "open"] = "open" if listed in opened else "sealed"
+            told[name] = BatchFile(name, state, holds, weighs)
         records += holds
         files += 1
         size += weighs
-        gone.pop(path.name, None)  # killed before it was deleted
+        gone.pop(name, None)  # killed before it was deleted
     uploaded = sum(e.state in ("uploaded", "local_deleted") for e in entries.values())
     return Batches(
         files=files + len(gone),
         records=records + sum(e.records for e in gone.values()),
         bytes=size + sum(e.bytes for e in gone.values()),
         uploaded=uploaded,
-        done_lines=_newlines(directory / layout.DONE),
+        done_lines=_done_lines(directory / layout.DONE),
         newest=[told[name] for name in sorted(told, reverse=True)[:NEWEST]],
     )
 
 
-def now_at(directory: Path, name: str, listed: Collection[str]) -> Path:
-    """Where a batch lies that was listed under this name: one that was open then may have been
-    sealed since, and is in no listing under the name that it has now."""
-    path, sealed = directory / name, name.removesuffix(layout.OPEN)
-    return path if sealed in listed or path.exists() else directory / sealed
+def _seen(directory: Path, name: str, entries: dict[str, _Entry]) -> tuple[str, int, int] | None:
+    """Name, records and bytes of a batch that was listed; None where it went away. One that was
+    open then may have been sealed since: it has another name now."""
+    for known in dict.fromkeys((name, name.removesuffix(layout.OPEN))):
+        path = directory / known
+        try:
+            weighs = path.stat().st_size
+            entry = entries.get(known)
+            return known, entry.records if entry else _newlines(path), weighs
+        except FileNotFoundError:
+            continue
+    return None
 
 
 def _manifest(path: Path) -> dict[str, _Entry]:
@@ -88,8 +89,11 @@ def _manifest(path: Path) -> dict[str, _Entry]:
     return entries
 
 
+def _done_lines(path: Path) -> int:
+    return _newlines(path) if path.exists() else 0
+
+
 def _newlines(path: Path) -> int:
-    if not path.exists():
-        return 0
+    """Raises FileNotFoundError."""
     with path.open("rb") as source:
         return sum(block.count(b"\n") for block in iter(lambda: source.read(1 << 20), b""))

@@ -2,8 +2,8 @@
 they have now.
 
 A writer seals a batch by renaming it. A listing taken meanwhile may show both names or neither,
-and a file that was listed may have another name when it is opened. For the audit: shares no code
-with the writer.
+and a file that was listed may have another name when it is opened. Shares no code
+with the writer, for the audit.
 """
 
 from __future__ import annotations

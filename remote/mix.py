@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from remote import batchfiles
 from remote.appended import Appended
 from remote.generate import layout
 from remote.protocol import Mix, SourceMix
@@ -24,6 +26,8 @@ from remote.protocol import Mix, SourceMix
 _MANIFEST: Final = ".manifest.json"
 _SIZE: Final = 64 << 20
 """A larger manifest is none of ours."""
+_SINCE: Final = 4
+"""Batches that may be sealed between two looks at the folder and are read one by one."""
 
 
 class _Sums(Struct):
@@ -99,6 +103,14 @@ class _Amounts:
             self.prompt_tokens += record.usage.prompt_tokens
             self.output_tokens += record.usage.completion_tokens
 
+    def add(self, more: _Amounts) -> None:
+        """Those of another file."""
+        self.done += more.done
+        self.told += more.told
+        self.prompt_tokens += more.prompt_tokens
+        self.output_tokens += more.output_tokens
+        self.outcomes.update(more.outcomes)
+
 
 class Finished:
     """What a run directory holds by source; each :meth:`look` reads on from the last one."""
@@ -109,7 +121,7 @@ class Finished:
         self._batches: dict[str, _Batch] = {}
         self._failed = _Side(folder / layout.FAILED)
         self._aside = _Side(folder / layout.SET_ASIDE)
-        self._open: tuple[Appended, dict[str, _Amounts]] | None = None
+        self._growing: dict[str, tuple[Appended, dict[str, _Amounts]]] = {}
 
     def look(self) -> dict[str, SourceMix]:
         """Everything by source, as it is now."""
@@ -129,48 +141,44 @@ class Finished:
                     one.prompt_tokens += sums.prompt_tokens
                     one.output_tokens += sums.completion_tokens
                     one.outcomes.update(sums.outcomes)
-        for name, opened in self._open_batch().items():
-            one = amounts.setdefault(name, _Amounts())
-            one.done += opened.done
-            one.told += opened.told
-            one.prompt_tokens += opened.prompt_tokens
-            one.output_tokens += opened.output_tokens
-            one.outcomes.update(opened.outcomes)
+        for growing in self._unlisted():
+            for name, more in growing.items():
+                amounts.setdefault(name, _Amounts()).add(more)
         failed, aside = self._failed.look(), self._aside.look()
         names = {*amounts, *failed, *aside}
         return {name: _row(name, amounts.get(name), failed, aside) for name in names}
 
-    def _open_batch(self) -> dict[str, _Amounts]:
-        """The batch that still grows, or was sealed a moment ago and has no line yet."""
-        path = self._newest()
-        if path is None:
-            self._open = None
-            return {}
-        # Sealing renames the file, which keeps its inode: the same one is read on.
-        if self._open is None or self._open[0].path.name.removesuffix(
-            layout.OPEN
-        ) != path.name.removesuffix(layout.OPEN):
-            self._open = (Appended(path), {})
-        reader, found = self._open
-        reader.path = path
-        if reader.fresh():
-            found.clear()
-        for line in reader.lines():
-            with contextlib.suppress(msgspec.DecodeError):
-                record = _record(line)
-                found.setdefault(record.source or "", _Amounts()).take(record)
-        return found
+    def _unlisted(self) -> Iterator[dict[str, _Amounts]]:
+        """The batches that have no manifest line yet, which was read before: the one that still
+        grows, and those that were sealed since."""
+        paths = self._newest()
+        self._growing = {
+            name: self._growing.get(name) or (Appended(path), {}) for name, path in paths.items()
+        }
+        for name, (reader, found) in self._growing.items():
+            # Sealing renames the file, which keeps its inode: the same one is read on.
+            for reader.path in (paths[name], self.folder / name):
+                if not reader.path.exists():
+                    continue
+                if reader.fresh():
+                    found.clear()
+                for line in reader.lines():
+                    with contextlib.suppress(msgspec.DecodeError):
+                        record = _record(line)
+                        found.setdefault(record.source or "", _Amounts()).take(record)
+                if reader.path.exists():
+                    break
+            yield found
 
-    def _newest(self) -> Path | None:
-        paths = list(self.folder.iterdir()) if self.folder.is_dir() else []
-        grows = [p for p in paths if layout.open_number(p.name) is not None]
-        if not grows:
-            grows = [
-                p
-                for p in paths
-                if layout.batch_number(p.name) is not None and p.name not in self._batches
-            ]
-        return max(grows, key=lambda p: p.name, default=None)
+    def _newest(self) -> dict[str, Path]:
+        """The newest batches beyond the manifest, by the names that they have once sealed."""
+        if not self.folder.is_dir():
+            return {}
+        sealed, opened = batchfiles.listed(self.folder)
+        paths = {name.removesuffix(layout.OPEN): self.folder / name for name in sealed + opened}
+        last = max(self._batches, default="")
+        beyond = sorted(name for name in paths if name > last)
+        return {name: paths[name] for name in beyond[-_SINCE:]}
 
 
 class _Side:

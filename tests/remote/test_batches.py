@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from remote import batches
+from remote import batches, batchfiles
 
 
 def manifest(folder: Path, *lines: tuple[str, str, int]) -> None:
@@ -40,13 +40,15 @@ def test_killed_before_the_deletion(tmp_path: Path) -> None:
     assert (found.files, found.records, found.bytes) == (1, 3, 30)
 
 
-def test_a_batch_that_is_sealed_while_they_are_counted_is_not_lost(tmp_path: Path) -> None:
-    """It is listed under the name that it has no more."""
+def test_a_batch_that_is_sealed_meanwhile_is_found_under_its_new_name(tmp_path: Path) -> None:
+    """It was listed under the name that it has no more."""
     name = "completions_000001.jsonl"
-    listed = {f"{name}.open"}
     (tmp_path / f"{name}.open").write_text("123456789\n")
-    assert batches.now_at(tmp_path, f"{name}.open", listed).name == f"{name}.open"
+    assert batchfiles.listed(tmp_path) == ([], [f"{name}.open"])
+    assert batchfiles.content(tmp_path, f"{name}.open") == (f"{name}.open", b"123456789\n")
     (tmp_path / f"{name}.open").rename(tmp_path / name)
-    assert batches.now_at(tmp_path, f"{name}.open", listed).name == name
-    both = {name, f"{name}.open"}
-    assert batches.now_at(tmp_path, f"{name}.open", both).name == f"{name}.open", "counted once"
+    assert batchfiles.listed(tmp_path) == ([name], [])
+    assert batchfiles.content(tmp_path, f"{name}.open") == (name, b"123456789\n")
+    assert batches.count(tmp_path).records == 1
+    (tmp_path / name).unlink()
+    assert batchfiles.content(tmp_path, f"{name}.open") is None

@@ -14,6 +14,7 @@ import pytest
 from remote import batches
 from remote.answers import newest
 from remote.export import export
+from remote.mix import Finished
 from remote.verify import audit
 
 WRITER = """
@@ -78,6 +79,16 @@ def test_counts_beside_it_never_go_back(live: Path) -> None:
         before, counted = counted, batches.count(live).records
         assert counted >= before
     assert counted > 30
+
+
+def test_the_mix_beside_it_never_goes_back(live: Path) -> None:
+    end = time.monotonic() + SECONDS
+    finished = Finished(live)
+    done = 0
+    while time.monotonic() < end:
+        before, done = done, finished.look()["test"].done
+        assert done >= before
+    assert done > 30
 
 
 def test_the_newest_answers_beside_it_have_no_hole(live: Path) -> None:
