@@ -222,14 +222,14 @@ def _changed(state: State, within: float) -> bool:
 
 
 def wrong(document: dict[str, Any], state: State) -> bool:
-    """Whether something is wrong, and so the exit status 1."""
+    """Whether something is wrong, and so the exit status 1: any alert is, whatever its level."""
     silent = (
         state.time - (server.silent_since or state.time) >= SILENT_S
         for server in state.servers.values()
         if reckon.silent(server)
     )
     bad = any(server["state"] in ("failed", "stalled") for server in document["servers"])
-    return bool(document["disagreements"]) or bad or any(silent)
+    return bool(document["disagreements"] or document["alerts"]) or bad or any(silent)
 
 
 def lines(document: dict[str, Any], state: State, now: float) -> list[str]:

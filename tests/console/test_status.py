@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from console import model, standing, status
 from console.model import Link, State, reduce
 from console.text import moment
 from console.widgets.progress import header
-from remote.protocol import Batches, Event, Progress, RunState, Snapshot
+from remote.protocol import Alert, Batches, Event, Progress, RunState, Snapshot
 from tests.console.screen.story import BEGAN, Story
 
 NOW = BEGAN + 1
@@ -90,6 +91,17 @@ def test_one_that_has_died_tells_why() -> None:
     assert run_line(state).startswith("run       not running since ")
     found = status.lines(status.document("t", state, None), state, NOW)
     assert "why       the run ended (killed by SIGKILL)" in found
+
+
+@pytest.mark.parametrize("level", ["warning", "error"])
+def test_an_alert_is_something_wrong(level: Literal["warning", "error"]) -> None:
+    """Whatever its level: what a line calls ALERT does not end with 0."""
+    state = told()
+    alert = Alert("eta", "ETA 12 h, over the 10 h allowed", state.time, level)
+    state = reduce(state, Snapshot(time=state.time, seq=2, alerts=[alert]), NOW)
+    document = status.document("t", state, None)
+    assert f"ALERT     {alert.text}" in status.lines(document, state, NOW)
+    assert status.wrong(document, state)
 
 
 @pytest.mark.parametrize(("seconds", "wrong"), [(5, False), (23, True)])
