@@ -100,7 +100,8 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     assert "GET /v1/loads" not in log
 
     # Tokens, by its counters.
-    asked_for = [asyncio.create_task(chat(fleet, max_tokens=3000)) for _ in range(8)]
+    long: dict[str, object] = {"max_tokens": 3000, "ignore_eos": True}
+    asked_for = [asyncio.create_task(chat(fleet, **long)) for _ in range(8)]
     await until(lambda: fleet.states()[0].running == 8)
     await until(lambda: (fleet.states()[0].gen_tok_s or 0) > 1)
     assert fleet.states()[0].lights.tokens
