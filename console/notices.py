@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from console import mixed
 from console.model import ON, State, age, told_at, told_now
 from console.ram import full_in
 from console.reckon import at_once_cost, outliers, silent, waits
@@ -59,6 +60,7 @@ def notices(state: State, now: float) -> list[Notice]:
     found += _away(state, now)
     found += _alerts(state, " ".join(n.text for n in found))
     found += _run(state, " ".join(n.text for n in found))
+    found += _mixed(state)
     found += _memory(state)
     found += _odd_ones(state)
     found += _verdict(state, [n.code for n in found], now)
@@ -133,6 +135,12 @@ def _run(state: State, shown: str) -> list[Notice]:
         none = Notice("warning", f"No run is generating{ended}", "run.go", None, "run.none")
         found += [none] if progress is None or progress.status != "done" else []
     return found
+
+
+def _mixed(state: State) -> list[Notice]:
+    """Servers that run different flags though no swap is under way."""
+    found = mixed.parts(state)
+    return [Notice("warning", mixed.told(found), "restart", None, "fleet.mixed")] if found else []
 
 
 def _memory(state: State) -> list[Notice]:

@@ -14,7 +14,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from console import flags as flag_rules
-from console import model
+from console import mixed, model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
 from console.notices import proposed
@@ -29,7 +29,7 @@ from console.widgets.plan import (
     STRATEGIES,
     Field,
     How,
-    change_lines,
+    difference_lines,
     entry,
     how_lines,
     predicted_lines,
@@ -86,6 +86,8 @@ class RestartScreen(Modal[None]):
         self.target = watch
         self.gpu = watch.focus_gpu
         self.edits: dict[str, FlagValue | None] = dict(watch.draft if edits is None else edits)
+        self._offered: dict[str, FlagValue | None] = {}
+        """Edits it began with by itself."""
         self.before: Flags = {}
         self.step: Literal["edit", "plan"] = "edit"
         self.how = How()
@@ -117,7 +119,11 @@ class RestartScreen(Modal[None]):
 
     def on_mount(self) -> None:
         """Start from what runs now."""
-        self.before = model.current_flags(self.target.state, self.gpu)
+        state = self.target.state
+        self.before = model.current_flags(state, self.gpu)
+        if self.gpu is None and not self.edits:
+            self._offered = mixed.finishing(state, self.before)
+            self.edits = dict(self._offered)
         line = self.query_one(Input)
         line.focus()
         line.cursor_position = len(line.value)
@@ -231,7 +237,7 @@ class RestartScreen(Modal[None]):
         brief = app.size.height < BRIEF_BELOW
         plan = self.plan
         gap: list[Line] = [] if brief else [[]]
-        lines = change_lines(model.flag_changes(self.before, self.after), width)
+        lines = difference_lines(state, self.scope, self.before, self.after, width)
         lines += predicted_lines(state, plan, self.scope, width)
         lines += gap
         lines += how_lines(self.how, self.field, self.plans, len(self.scope), width, brief=brief)
@@ -404,8 +410,9 @@ class RestartScreen(Modal[None]):
     def keep_draft(self) -> None:
         """Edits of the whole fleet outlive the dialog."""
         if self.gpu is None:
-            self.target.draft = dict(self.edits)
-            if self.edits:
+            own = self.edits != self._offered
+            self.target.draft = dict(self.edits) if own else {}
+            if self.target.draft:
                 self.app.say(f"{len(self.edits)} edits are kept: r goes on, Config drops them")
 
     def back_to_edit(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from console import mixed
 from console.config import Target
 from console.session import Session, session
 from console.verbs.common import VerbError, ask, flags_problem, say, simple, watched
@@ -235,7 +236,7 @@ async def _swap(here: Session, request: Restart | Rollback) -> int:
     def ended() -> int | None:
         swap = here.state.swap
         if swap is not None and swap.id == number and swap.state != "doing":
-            say(f"swap {swap.state}: {swap.text}")
+            say(f"swap {mixed.left(swap) or swap.state}: {swap.text}")
             return 0 if swap.state == "done" else 1
         return 1 if _gave_up(here) else None
 

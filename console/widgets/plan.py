@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from console import model
+from console import mixed, model
 from console.model import State
 from console.text import number, short, visible
 from console.widgets.paint import Line, Part, clip, cut, pad
-from remote.protocol import InFlight, Plan
+from remote.protocol import Flags, InFlight, Plan
 
 Strategy: TypeAlias = Literal["rolling", "canary", "all"]
 STRATEGIES: Final[tuple[Strategy, ...]] = ("rolling", "canary", "all")
@@ -102,6 +102,27 @@ def change_lines(changes: Sequence[model.FlagChange], width: int) -> list[Line]:
         )
         for change in changes
     ]
+
+
+def difference_lines(
+    state: State, gpus: Sequence[int], before: Flags, after: Flags, width: int
+) -> list[Line]:
+    """What changes for these servers; each part of them by itself where they run different
+    flags."""
+    found = [
+        (shown, part)
+        for part in (mixed.parts(state) if len(gpus) > 1 else [])
+        if (shown := [gpu for gpu in part.gpus if gpu in gpus])
+    ]
+    if len(found) < 2:
+        return change_lines(model.flag_changes(before, after), width)
+    lines: list[Line] = []
+    for shown, part in found:
+        changes = model.flag_changes(part.epoch.flags, after)
+        head = f"GPU {mixed.ranges(shown)}, on epoch {part.epoch.id}:"
+        lines.append([(head, "dim"), ("" if changes else " no flag changes", "text")])
+        lines += change_lines(changes, width) if changes else []
+    return lines
 
 
 def predicted_lines(state: State, plan: Plan | None, gpus: Sequence[int], width: int) -> list[Line]:

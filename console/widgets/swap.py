@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from console import model
+from console import mixed, model
 from console.actions import BY_NAME, key_name
 from console.text import UNKNOWN, bar, duration, number, percent, visible
 from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad, spread, width_of
@@ -56,14 +56,15 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
     """A title line with a bar, then a line a server, as many as fit."""
     took = duration((swap.ended or now) - swap.began)
     tone = _STATE[swap.state]
-    share = model.swap_done(swap)
+    half = mixed.halfway(swap)
+    share = len(mixed.moved(swap)) / len(swap.gpus) if half else model.swap_done(swap)
     before = UNKNOWN if swap.from_epoch is None else f"{swap.from_epoch}"
     head: list[Part] = [
         ("Swap ", "dim"),
         (f"epoch {before} → {swap.to_epoch}", "bold strong"),
         (f"  {swap.strategy}", "text"),
         (f" by {visible(swap.who)}" if swap.who else "", "dim"),
-        (f"  {'under way' if swap.state == 'doing' else swap.state}", f"bold {tone}"),
+        (f"  {'under way' if swap.state == 'doing' else mixed.ended(swap)}", f"bold {tone}"),
         (f" {took} ", "dim"),
     ]
     filled, rest = bar(share, 16)
@@ -72,12 +73,16 @@ def swap_lines(swap: Swap, now: float, width: int, height: int) -> list[Line]:
     keys = _decision_keys() if model.awaits_decision(swap) else []
     if swap.state != "doing":
         keys = [("  esc", "bold accent"), (" hides", "dim")]
-    lines += said_lines(swap.text, tone, keys, width)
+    said = ". ".join(part for part in (mixed.left(swap), swap.text) if part)
+    lines += said_lines(said, tone, keys, width)
     rows = model.step_rows(swap)
     stages = {gpu: _stage(steps) for gpu, steps in rows.items()}
+    if swap.state != "doing":
+        stages |= dict.fromkeys(mixed.untouched(swap), 2)
     moving = sorted((gpu for gpu in rows if stages[gpu] < 2), key=lambda g: (stages[g], g))
+    waits = "wait" if swap.state == "doing" else "not touched"
     groups = [
-        _group([g for g in rows if stages[g] == 2], "wait", "dim", width),
+        _group([g for g in rows if stages[g] == 2], waits, "dim", width),
         _group([g for g in rows if stages[g] == 3], _through(rows, stages), "good", width),
     ]
     tails = [g for g in groups if g]

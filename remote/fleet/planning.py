@@ -116,12 +116,25 @@ class Planner:
     ) -> list[str]:
         """Against the present flags, and for servers started by hand against their own."""
         lines: list[str] = []
-        if not foreign or len(foreign) < len(servers):
-            lines = sglang_flags.difference(old, new)
+        ours = [server for server in servers if server not in foreign]
+        if ours:
+            lines = self._of_ours(ours, old, new)
         for server in foreign:
             own = sglang_flags.difference(self._own_flags(server) or {}, new)
             lines += [f"GPU {server.gpu}: {line}" for line in own]
         return lines
+
+    def _of_ours(self, servers: list[Server], old: Flags, new: Flags) -> list[str]:
+        """Against the present flags; after a swap that stopped half-way servers run different
+        ones, and each line says of which it is."""
+        found: dict[tuple[str, ...], list[str]] = {}
+        for server in servers:
+            own = self._own_flags(server)
+            lines = tuple(sglang_flags.difference(old if own is None else own, new))
+            found.setdefault(lines, []).append(str(server.gpu))
+        if len(found) < 2:
+            return sglang_flags.difference(old, new)
+        return [f"GPU {', '.join(gpus)}: {line}" for lines, gpus in found.items() for line in lines]
 
     def _other_answers(self, servers: list[Server], old: Flags, new: Flags) -> str:
         """Why an answer that one of these servers has begun cannot be continued."""

@@ -14,7 +14,16 @@ from console.screens.restart import RestartScreen
 from console.widgets.flag_table import FlagTable
 from console.widgets.paint import Painted
 from console.widgets.plan import How, how_lines, wrapped
-from remote.protocol import FlagCatalogue, Flags, ReadFlags, Request, Restart, Result, Verdict
+from remote.protocol import (
+    Epoch,
+    FlagCatalogue,
+    Flags,
+    ReadFlags,
+    Request,
+    Restart,
+    Result,
+    Verdict,
+)
 from tests.console.screen.driver import Driven, driven, painted
 
 
@@ -384,3 +393,26 @@ async def test_another_word_is_answered_and_begins_nothing() -> None:
             await screen.ask_costs()
             await one.sees("that was not 'restart'; nothing was done")
         assert not any(not r.dry_run for r in one.sent(Restart))
+
+
+async def test_on_a_mixed_fleet_the_plan_lists_the_servers_whose_flags_change() -> None:
+    """After a swap that stopped half-way: the dialog begins with the flags to have, and leaving
+    keeps no draft of what nobody typed."""
+    async with driven() as one:
+        fast = {**one.story.epochs[-1].flags, "mem-fraction-static": 0.91}
+        one.story.epochs.append(Epoch(3, one.story.now, fast, "ops", "a try"))
+        for server in one.story.servers[:3]:
+            server.epoch = 3
+        one.story.tell()
+        await one.until(lambda: len(one.app.state.epochs) == 3)
+        screen = await dialog(one)
+        assert screen.edits == {"mem-fraction-static": 0.91}
+        await one.keys("enter")
+        await one.until(lambda: screen.step == "plan")
+        await one.sees("GPU 3–7, on epoch 2:")
+        shown = one.screen()
+        assert "GPU 0–2, on epoch 3: no flag changes" in shown
+        assert "0.85 → 0.91" in shown
+        await one.keys("escape", "escape")
+        await one.until(lambda: one.app.screen is not screen)
+        assert one.app.front.draft == {}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -16,7 +17,7 @@ from remote.fleet import finding, launcher, processes
 from remote.fleet.fleet import FleetError
 from remote.fleet.foreign import Foreign
 from remote.fleet.planning import refuse_take_over
-from remote.protocol import TargetSpec
+from remote.protocol import Epoch, TargetSpec
 from tests.remote.fleet.conftest import Site
 from tests.remote.fleet.servers import by_hand, pid_of
 from tests.remote.fleet.swaps import OLD, Journal, begin, ready_fleet, swap_to
@@ -185,3 +186,23 @@ async def test_a_fault_in_a_swap_leaves_no_server_idle(
     launch = fleet.server(0).folder.launch()
     assert launch is not None
     assert launch.wanted == "up"
+
+
+async def test_a_plan_names_the_servers_of_a_mixed_fleet_whose_flags_change(site: Site) -> None:
+    """As a swap leaves it that stopped half-way: to no server is "no flag changes" told."""
+    fleet, old = await ready_fleet(site)
+    planned = await fleet.plan(
+        current=old,
+        set_flags={"mem-fraction-static": 0.9},
+        unset_flags=[],
+        strategy="rolling",
+        gpus=[0],
+    )
+    flags, _ = fleet.new_flags(old.flags, {"mem-fraction-static": 0.9}, [])
+    new = Epoch(id=2, since=time.time(), flags=flags, who="ann")
+    ended = await fleet.swap(begin(planned), old=old, new=new, save=Journal())
+    assert ended.state == "done", ended
+    again = await fleet.plan(
+        current=new, set_flags={}, unset_flags=[], strategy="rolling", gpus=None
+    )
+    assert again.diff == ["GPU 1: mem-fraction-static 0.85 → 0.90"]
