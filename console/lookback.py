@@ -87,8 +87,10 @@ class Lookback:
         self.recent.add(state)
         if self.until is None:
             self.window.add(state)
-        run = self.run() if self.whole else None
-        if run is None or self._newest() - run[0] <= self.window.span:
+        run = self.run()
+        if run is not None and not self.whole and self._is_young(run):
+            return self._show_whole()  # it began under the eyes of this console
+        if run is None or not self.whole or self._newest() - run[0] <= self.window.span:
             return False
         if not self._chosen and self._length(run) > SPANS[1]:
             return self._show(SPANS[1], None)
@@ -141,6 +143,10 @@ class Lookback:
         span = self.window.span if not self.whole else SPANS[1]
         return self._show(span, None)
 
+    def _is_young(self, run: Run) -> bool:
+        """Whether it is to be shown whole, since nobody chose another window."""
+        return not self._chosen and run[1] is None and self._length(run) < SPANS[1] / ROOM
+
     def _length(self, run: Run) -> float:
         return (self._newest() if run[1] is None else run[1]) - run[0]
 
@@ -168,8 +174,7 @@ class Lookback:
     async def load(self) -> None:
         """Fill both with what was before this console."""
         run = self.run()
-        young = run is not None and run[1] is None and self._length(run) < SPANS[1] / ROOM
-        if young and not self._chosen:
+        if run is not None and self._is_young(run):
             self._show_whole()
         recent = self.recent
         found = await self._ask(ReadHistory(self._newest() - recent.span, None, recent.points))

@@ -220,6 +220,14 @@ async def test_a_young_run_is_shown_whole_until_it_fills_the_first_window() -> N
     assert (lookback.whole, lookback.window.span) == (True, 420)
     assert journal.live(lookback, 600)
     assert (lookback.whole, lookback.window.span) == (False, SPANS[1])
+    journal.run = None
+    early = journal.lookback()
+    await early.load()
+    assert not journal.live(early, 10)
+    journal.run = (journal.now, None)
+    assert journal.live(early, 10), "it began while it was looked at"
+    assert early.whole
+    assert not journal.live(early, 10)
     chosen = journal.lookback()
     journal.run = (journal.now - 60, None)
     assert chosen.zoom(1)
