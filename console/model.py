@@ -61,6 +61,8 @@ class Link:
     ]
     text: str = ""
     since: float = 0.0
+    run_later: bool = False
+    """Of a recording: whether it has the run's own numbers, from some time on."""
 
 
 class LogRing:

@@ -65,6 +65,8 @@ class Recorded(Protocol):
     target: TargetSpec | None
     clock: int
     """Seconds by which the clock of the logs' machine is east of UTC."""
+    run_begin: float | None
+    """When the first of the run's own numbers were kept; None where none ever were."""
 
     @property
     def events(self) -> Sequence[Event]:
@@ -246,7 +248,14 @@ class ReplayFeed:
 
     async def run(self) -> None:
         """Play until :meth:`close`."""
-        self._on_link(Link("replay", "a recording", time.time()))
+        self._on_link(
+            Link(
+                "replay",
+                "a recording",
+                time.time(),
+                run_later=self.recorded.run_begin is not None,
+            )
+        )
         await self._show()
         while not self._closed.is_set():
             began = time.monotonic()

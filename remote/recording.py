@@ -32,6 +32,9 @@ from remote.samples import Sample
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+JOURNAL = "journal.db"
+"""How the agent calls its journal."""
+
 AGE_S = 180
 """A sample stands for what was until so long after it, where no newer one is."""
 
@@ -51,8 +54,10 @@ class Recording:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            path = _within(path)
         if not path.is_file():
-            raise RecordingError(f"{path} is not there")
+            raise RecordingError(f"{path} is not there: name a journal.db")
         self._uri = f"{path.resolve().as_uri()}?mode=ro"
         try:
             with self._open() as db:
@@ -68,6 +73,9 @@ class Recording:
                 self.swaps = _all(db, "swaps", Swap)
                 notes = dict(db.execute("SELECT name, data FROM notes"))
                 self._runs = _has(db, "runs")
+                kept = db.execute("SELECT min(time) FROM runs") if self._runs else None
+                self.run_begin: float | None = None if kept is None else kept.fetchone()[0]
+                """When the first of the run's own numbers were kept; None where none were."""
         except (sqlite3.Error, msgspec.DecodeError) as error:
             raise RecordingError(f"{path} is no journal of Stoker's: {error}") from None
         times = [t for t in (*rows, *told) if t is not None]
@@ -238,6 +246,17 @@ class Recording:
             return calendar.timegm(time.strptime(words, "%Y-%m-%d %H:%M:%S")) - self.clock
         except ValueError:
             return 0.0
+
+
+def _within(folder: Path) -> Path:
+    """The journal in a folder, or in the agent's folder in it. Raises RecordingError."""
+    places = (folder / JOURNAL, folder / STOKER_DIR / JOURNAL)
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise RecordingError(
+            f"{folder} is a folder with no {JOURNAL} in it: name the journal's file, or its folder"
+        )
+    return found
 
 
 def _has(db: sqlite3.Connection, table: str) -> bool:

@@ -44,7 +44,13 @@ def _lines(state: model.State, now: float, width: int) -> list[Line]:
     sums = reckon.fleet(state)
     if progress is None and state.link.state == "replay":
         return [
-            [("A recording of the servers; the run's own counts are not in it.", "dim")],
+            [
+                (
+                    "A recording of the servers; the run's own counts are not in it"
+                    + (" yet." if state.link.run_later else "."),
+                    "dim",
+                )
+            ],
             fit(
                 [
                     _pair("servers ready", f"{sums.ready}/{sums.servers}"),

@@ -15,9 +15,11 @@ import pytest
 from textual.pilot import Pilot
 
 from console.app import StokerApp
+from console.model import Link, State, reduce
 from console.replay import ReplayFeed, snapshot_at, swap_at
 from console.trend import Trend
 from console.widgets.log_pane import LogPane
+from console.widgets.progress import header
 from remote.journal import CLOCK, SCHEMA, TARGET, Journal
 from remote.protocol import (
     SERIES,
@@ -259,6 +261,9 @@ async def test_logs_and_the_runs_numbers_are_those_of_the_time(tmp_path: Path) -
         assert run.progress is not None
         assert run.progress.completed == 1_200
         assert found.run_at(begin - 60) is None
+        assert found.run_begin == pytest.approx(begin, abs=1)
+        assert Recording(tmp_path / "journal.db").run_begin == found.run_begin
+        assert Recording(tmp_path).run_begin == found.run_begin, "its folder is enough"
         part = found.log("gpu0", begin + 300.5, 5)
         assert part is not None
         assert part.lines == [
@@ -352,10 +357,22 @@ async def test_run_and_logs_are_replayed_by_keys(tmp_path: Path, size: tuple[int
             await until(lambda: app.replay is not None and app.replay.at > before)
 
 
+@pytest.mark.parametrize("later", [True, False])
+def test_before_the_runs_numbers_it_says_whether_there_are_some(later: bool) -> None:
+    """A recording may have them from some time on, or not at all."""
+    link = Link("replay", "a recording", run_later=later)
+    state = reduce(State(link=link), Snapshot(time=1.0, seq=1, full=True), 1.0)
+    said = "".join(text for text, _ in header(state, 1.0, 120)[0])
+    assert ("not in it yet" in said) is later
+    assert "the run's own counts are not in it" in said
+
+
 async def test_what_is_no_recording_is_one_line(tmp_path: Path) -> None:
     """Missing, no database, another database, empty."""
     with pytest.raises(RecordingError, match="is not there"):
         Recording(tmp_path / "no.db")
+    with pytest.raises(RecordingError, match=r"a folder with no journal\.db in it: name"):
+        Recording(tmp_path)
     (tmp_path / "x.db").write_text("no database at all, only text" * 100)
     with pytest.raises(RecordingError, match="no journal"):
         Recording(tmp_path / "x.db")
