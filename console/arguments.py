@@ -248,7 +248,7 @@ def _advise(parser: Parser) -> None:
 
 
 def _replay(parser: Parser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="a journal.db of Stoker's")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a journal.db, or its folder")
 
 
 def _serve(parser: Parser) -> None:

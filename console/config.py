@@ -386,7 +386,7 @@ def _known(where: Place, table: dict[str, Any], known: Any) -> None:
 
 
 def _nearest(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word.replace("-", "_"), list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word.replace("-", "_"), list(known), n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -8,6 +8,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NoReturn
 
+NEAR: Final = 0.7
+"""Words at least so alike may be meant for one another: with less, a guess only misleads."""
+
+MEANT: Final = {"--lines": "-n", "--tail": "-n", "--number": "-n", "--regex": "--grep"}
+"""What other tools call an option → what it may be here."""
+
 USAGE: Final = 2
 """Exit status for words that cannot be meant."""
 
@@ -36,7 +42,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {text}; `{self.prog} --help` shows what it takes\n")
 
     def _nearest(self, word: str) -> str:
-        near = difflib.get_close_matches(word.partition("=")[0], list(self._options()), 1, 0.6)
+        name, options = word.partition("=")[0], list(self._options())
+        near = difflib.get_close_matches(name, options, 1, NEAR)
+        if MEANT.get(name) in options:
+            near = [MEANT[name]]
         return f" (did you mean {near[0]}?)" if near and word.startswith("-") else ""
 
     def _options(self) -> Iterator[str]:

@@ -34,6 +34,8 @@ def flag_value(text: str) -> FlagValue:
     """``true``, ``false``, a number, or the text; several words are a list of such."""
 
     def scalar(word: str) -> int | float | str:
+        if "e" in word.lower():  # stays as it was typed: an answer shows it so
+            return word
         for kind in (int, float):
             try:
                 number = kind(word)

@@ -160,7 +160,9 @@ class Reader:
     def _known(self, source: str) -> Path:
         path = self.log_path(source)
         if path is None:
-            raise RequestError(f"no log called {source!r}: gpu0 …, run or agent", "usage")
+            spec = self._owner.spec
+            gpus = f"gpu0 to gpu{spec.fleet.gpus - 1}, " if spec is not None else ""
+            raise RequestError(f"no log called {source!r}: there are {gpus}run, agent", "usage")
         return path
 
     async def _read_merged(self, asked: ReadMerged) -> Result:

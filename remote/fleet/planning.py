@@ -54,7 +54,7 @@ class Planner:
         spec, operations = self.spec(), self.operations
         old = current.flags if current is not None else spec.fleet.flags
         new, warnings = self.knowledge.changed(old, wish.set_flags, wish.unset_flags)
-        _check_bounds(wish)
+        _check_bounds(wish, len(self.servers()))
         if short := self.knowledge.shortage(new, self.servers(), operations.memory):
             raise UsageError(short)
         for server in servers:
@@ -191,9 +191,11 @@ def refuse_take_over(server: Server) -> None:
         raise FleetError(f"{what}: {server.foreign.owner} must end it, or move base_port")
 
 
-def _check_bounds(wish: Wish) -> None:
+def _check_bounds(wish: Wish, count: int) -> None:
     if wish.at_once < 1:
         raise UsageError(f"at once: 1 server or more, not {wish.at_once}")
+    if wish.at_once > count:
+        raise UsageError(f"at once: {count} servers at most, not {wish.at_once}")
     minutes = wish.confirm_within_min
     if minutes is not None and not 0 < minutes <= _LONGEST_CONFIRM_MIN:
         raise UsageError(f"confirm within: minutes from above 0 to a week, not {minutes:g}")

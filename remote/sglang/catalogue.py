@@ -115,6 +115,8 @@ def _scalar(flag: FlagInfo, value: str | int | float) -> str | int | float:
         elif flag.kind == "float":
             result = float(value)
         elif flag.kind == "size":
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
             result = value if isinstance(value, int) else str(value)
             parse_size(result)
         elif flag.kind == "json":

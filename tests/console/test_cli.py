@@ -99,6 +99,7 @@ def test_flag_values() -> None:
     assert flag_value("no_buffer") == "no_buffer"
     assert flag_value("nan") == "nan"
     assert flag_value("1 2 4") == [1, 2, 4]
+    assert flag_value("1e9") == "1e9", "an answer shows what was typed"
     assert flag_value('{"a": 1}') == '{"a": 1}'
     assert flags(["--mem-fraction-static=0.9", "enable-metrics"]) == {
         "mem-fraction-static": 0.9,
@@ -113,6 +114,7 @@ def test_flag_values() -> None:
         (["status", "c"], 2, "no target 'c'"),
         (["statsu"], 2, "did you mean 'status'"),
         (["--config", "/nowhere.toml", "statsu"], 2, "statsu: no verb (did you mean status?)"),
+        (["events"], 2, "no target 'events'; there is"),
         (["doctor"], 2, "stoker: doctor: this version has no such verb"),
         (["init", "/nowhere/x.toml"], 2, "stoker init: /nowhere/x.toml: No such file"),
         (["status"], 2, "several targets (a, b)"),
@@ -158,6 +160,22 @@ def test_prompts_are_looked_at_before_they_travel(content: str, text: str, tmp_p
     path.write_text(content)
     with pytest.raises(VerbError, match=text):
         check_prompts(path)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("--lines", "--lines: not known here (did you mean -n?)"),
+        ("--folow", "--folow: not known here (did you mean --follow?)"),
+        ("--linens", "--linens: not known here;"),
+    ],
+)
+def test_only_an_option_that_may_be_meant_is_proposed(
+    word: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["logs", "0", word])
+    assert says in capsys.readouterr().err
 
 
 def test_init_writes_what_can_be_read(

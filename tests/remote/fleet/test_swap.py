@@ -161,6 +161,8 @@ async def test_several_at_once(site: Site) -> None:
     fleet, old = await ready_fleet(site)
     with pytest.raises(FleetError, match="1 server or more, not 0"):
         await swap_to(fleet, old, "rolling", at_once=0, mem_fraction_static=0.9)
+    with pytest.raises(FleetError, match="at once: 3 servers at most, not 20"):
+        await swap_to(fleet, old, "rolling", at_once=20, mem_fraction_static=0.9)
     swap, new, planned = await swap_to(
         fleet, old, "rolling", at_once=2, mamba_scheduler_strategy="no_buffer"
     )
