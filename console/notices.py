@@ -53,13 +53,13 @@ def notices(state: State, now: float) -> list[Notice]:
             doing = link.text if link.state == "connecting" and link.text else link.state
             found.append(Notice("info", f"{doing} …", "", None, "link"))
         return found
-    found += _down(state, "failed", "it ended without a word", "up")
-    found += _down(state, "stalled", "no token is produced", "restart")
+    found += _down(state, now, "failed", "it ended without a word", "up")
+    found += _down(state, now, "stalled", "no token is produced", "restart")
     found += _dying(state, now)
     found += _silent(state, now)
     found += _away(state, now)
     found += _alerts(state, " ".join(n.text for n in found))
-    found += _run(state, " ".join(n.text for n in found))
+    found += _run(state, " ".join(n.text for n in found), now)
     found += _mixed(state)
     found += _memory(state)
     found += _odd_ones(state)
@@ -99,7 +99,7 @@ def _alerts(state: State, shown: str) -> list[Notice]:
         Notice(
             alert.level,
             f"{alert.text}. {change}" if change and alert.code == "eta" else alert.text,
-            slow or "restart" if alert.code == "eta" else _HELPS.get(alert.code, ""),
+            slow or "restart" if alert.code == "eta" else _mends(state, alert.code),
             _gpu_of(alert.code),
             alert.code,
             alert.since,
@@ -109,13 +109,19 @@ def _alerts(state: State, shown: str) -> list[Notice]:
     ]
 
 
+def _mends(state: State, code: str) -> str:
+    """The action against an alert; none where the agent is about to do it by itself."""
+    due = code == "run.failed" and state.run.again_at is not None
+    return "" if due else _HELPS.get(code, "")
+
+
 def _gpu_of(code: str) -> int | None:
     """``hot.3`` is of GPU 3."""
     number = code.rpartition(".")[2]
     return int(number) if number.isdigit() else None
 
 
-def _run(state: State, shown: str) -> list[Notice]:
+def _run(state: State, shown: str, now: float) -> list[Notice]:
     found: list[Notice] = []
     progress = state.progress
     if progress is not None and progress.problem and progress.problem not in shown:
@@ -132,7 +138,11 @@ def _run(state: State, shown: str) -> list[Notice]:
         found.append(Notice("warning", "No server is up", "up", None, "fleet.down"))
     elif not state.run.alive and not state.run.foreign and not (replay and progress is None):
         ended = "" if state.run.exit in (None, 0, 130) else f" (it ended with {state.run.exit})"
-        none = Notice("warning", f"No run is generating{ended}", "run.go", None, "run.none")
+        text, helps = f"No run is generating{ended}", "run.go"
+        if state.run.again_at is not None:
+            due = max(1.0, state.run.again_at - told_now(state, now))
+            text, helps = f"{text}: started again in {duration(due)}", ""
+        none = Notice("warning", text, helps, None, "run.none")
         found += [none] if progress is None or progress.status != "done" else []
     return found
 
@@ -226,17 +236,22 @@ def _helps_against(verdict: Verdict) -> str:
     """Flags help where a server is full; where too little is sent to it, sending more does."""
     if verdict.bound_by.startswith("requests:"):
         return "run.concurrency"
-    return "restart" if verdict.bound_by or verdict.remedy else ""
+    return "restart" if verdict.remedy else ""
 
 
-def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:
+def _down(state: State, now: float, status: str, unsaid: str, action: str) -> list[Notice]:
     """Servers in a bad state, one notice a cause: eight with the same one are one thing to read."""
     causes: dict[str, list[int]] = {}
     by_flags: set[str] = set()
+    by_itself: set[str] = set()
+    now = told_now(state, now)
     for gpu, server in sorted(state.servers.items()):
         if server.state == status:
             left = " and is not started again by itself" if server.given_up else ""
             told = f"{status}{left}: {server.cause or unsaid}"
+            if status == "failed" and server.restart_at is not None:
+                told += f"; restarted in {duration(max(1.0, server.restart_at - now))}"
+                by_itself.add(told)
             causes.setdefault(told, []).append(gpu)
             if server.mended_by == "flags":
                 by_flags.add(told)
@@ -245,7 +260,7 @@ def _down(state: State, status: str, unsaid: str, action: str) -> list[Notice]:
         Notice(
             "error",
             f"GPU {', '.join(map(str, gpus))} {cause}",
-            "restart" if cause in by_flags else action,
+            "" if cause in by_itself else "restart" if cause in by_flags else action,
             gpus[0] if len(gpus) == 1 else None,
             f"server.{status}",
             min(since.get(f"server.{status}.{gpu}", 0.0) for gpu in gpus),

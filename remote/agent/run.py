@@ -82,6 +82,8 @@ class Run:
         self._died: float | None = None
         self._revived: list[float] = []
         self._reviving: asyncio.Task[None] | None = None
+        self._again_at: float | None = None
+        """When it is started again by itself, while that is awaited."""
         self._uploads = Uploads()
 
     # --- what is known ---
@@ -118,6 +120,7 @@ class Run:
             exit=None if self._alive else self.exit,
             concurrency=self.control.concurrency,
             began=self._began[1] if self._began is not None else None,
+            again_at=None if self._alive else self._again_at,
         )
 
     async def take(self, spec: TargetSpec) -> None:
@@ -262,7 +265,11 @@ class Run:
         return REVIVE_S[count] if count < len(REVIVE_S) else None
 
     async def _revive(self, launch: RunLaunch, wait: float) -> None:
-        await asyncio.sleep(wait)
+        self._again_at = time.time() + wait
+        try:
+            await asyncio.sleep(wait)
+        finally:
+            self._again_at = None
         if self.launch is not launch or self._alive or self._target is None:
             return
         self._revived.append(time.time())

@@ -61,6 +61,8 @@ class Server:
     """What an action is at, in words, shown as the phase."""
     held: bool = False
     """An action (stop, swap) has this server in hand: nothing acts on it by itself."""
+    again_at: float | None = None
+    """When it is started again by itself after a failure, while that is awaited."""
     dispatched: Dispatch | Literal[""] = ""
     introduced: str = ""
     """The foreign process that the run has been told of."""

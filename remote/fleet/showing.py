@@ -65,7 +65,7 @@ def state(server: Server, now: float) -> ServerState:
         in_flight=server.in_flight,
         cause=server.cause.text if server.cause is not None else "",
         silent_since=silent_since,
-        restart_at=server.restart_at if silent_since is not None else None,
+        restart_at=_restart_at(server, silent=silent_since is not None),
         died=server.ends.count,
         died_lately=server.ends.lately(now),
         died_at=server.ends.times[-1] if server.ends.times else None,
@@ -74,6 +74,12 @@ def state(server: Server, now: float) -> ServerState:
         mended_by=_mended_by(server),
         steady_since=server.work.steady_since,
     )
+
+
+def _restart_at(server: Server, *, silent: bool) -> float | None:
+    if server.status == "failed":
+        return server.again_at
+    return server.restart_at if silent else None
 
 
 def _given_up(server: Server) -> bool:

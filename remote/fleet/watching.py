@@ -250,7 +250,11 @@ class Watch:
             if wait is None:
                 return
             self._emit("server.restart", f"GPU {gpu}: starting again in {wait:.0f} s", gpu=gpu)
-            await asyncio.sleep(wait)
+            server.again_at = time.time() + wait
+            try:
+                await asyncio.sleep(wait)
+            finally:
+                server.again_at = None
             launch = await self._try_again(server, launch)
 
     async def _try_again(self, server: Server, launch: Launch) -> Launch | None:

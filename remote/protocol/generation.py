@@ -105,3 +105,5 @@ class RunState(Struct, frozen=True):
     """Requests at once on each server, as it was told; ``auto`` follows their slots."""
     began: float | None = None
     """When its directory was begun, sessions and pauses ago."""
+    again_at: float | None = None
+    """When one that died is started again by itself."""

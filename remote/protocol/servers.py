@@ -97,7 +97,8 @@ class ServerState(Struct, frozen=True):
     silent_since: float | None = None
     """Since when it answers nothing and writes nothing, though it is there."""
     restart_at: float | None = None
-    """When a silent server is ended and started again if it stays so."""
+    """When a silent server is ended and started again if it stays so, or a failed one started
+    again."""
     died: int = 0
     """Times that it has died by itself, as far as this agent has seen; of them in the last hour:"""
     died_lately: int = 0

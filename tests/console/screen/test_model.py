@@ -215,7 +215,7 @@ def test_what_is_wrong_comes_first_with_the_key_that_helps() -> None:
     """Errors, warnings, then what is worth knowing."""
     story, state = told()
     assert codes(state) == ["verdict"]
-    assert notices(state, NOW)[0].action == "restart"
+    assert notices(state, NOW)[0].action == "", "it proposes nothing"
     story.servers[3].state, story.servers[3].cause = "failed", "CUDA out of memory"
     story.alerts = [Alert("eta", "208 h", 0, "error")]
     story.servers[5].speed = 0.5
@@ -257,6 +257,27 @@ def test_a_server_that_was_given_up_names_the_key_that_helps_against_its_cause()
     assert flags.text == f"GPU 3 failed and is not started again by itself: {cause}"
     assert flags.action == "restart"
     assert notices(with_third(**gone, mended_by="start"), NOW)[0].action == "up"
+
+
+def test_what_is_started_again_by_itself_needs_no_key() -> None:
+    gone = {"state": "failed", "cause": "killed (signal 9)"}
+    found = notices(with_third(**gone, restart_at=told()[1].time + 5, mended_by="start"), NOW)[0]
+    assert (found.text, found.action) == ("GPU 3 failed: killed (signal 9); restarted in 5s", "")
+    assert notices(with_third(**gone, mended_by="start"), NOW)[0].action == "up"
+    state = told()[1]
+    run = msgspec.structs.replace(state.run, alive=False, exit=-9)
+    (none,) = [n for n in notices(replace(state, run=run), NOW) if n.code == "run.none"]
+    assert none.action == "run.go"
+    run = msgspec.structs.replace(run, again_at=state.time + 10)
+    (none,) = [n for n in notices(replace(state, run=run), NOW) if n.code == "run.none"]
+    assert none.text == "No run is generating (it ended with -9): started again in 10s"
+    assert none.action == ""
+
+
+def test_a_verdict_without_anything_to_propose_has_no_key() -> None:
+    full = Verdict(NOW, "all slots are in use", None, bound_by="Mamba state pool: 37 slots")
+    (one,) = [n for n in notices(replace(told()[1], verdict=full), NOW) if n.code == "verdict"]
+    assert one.action == ""
 
 
 def test_one_server_in_trouble_is_meant_by_its_digit_and_the_key() -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,3 +133,21 @@ async def test_a_spent_hour_of_restarts_ends_them(site: Site) -> None:
     # A person starts it again, and counting begins anew.
     await fleet.up(None, epoch=site.epoch(spec), who="ann")
     await until(lambda: fleet.states()[0].state == "ready")
+
+
+async def test_when_a_killed_server_is_started_again_is_told(site: Site) -> None:
+    site.gpus = 1
+    spec = site.spec()
+    fleet = site.fleet(spec, replace(FAST, restart_first=2.0))
+    await fleet.up(None, epoch=site.epoch(spec), who="ann")
+    await until(lambda: fleet.states()[0].state == "ready")
+    pid = fleet.infos()[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: fleet.states()[0].restart_at)
+    told = fleet.states()[0]
+    assert told.state == "failed"
+    assert told.restart_at is not None
+    assert 0 < told.restart_at - time.time() <= 2
+    await until(lambda: fleet.states()[0].state == "ready")
+    assert fleet.states()[0].restart_at is None
