@@ -183,6 +183,13 @@ class Run:
 
     # --- looking ---
 
+    def _hear(self) -> None:
+        """Tell what the run says of itself, once."""
+        said = self.progress.message if self.progress is not None else ""
+        if said not in ("", self._message):
+            self._message = said
+            self._emit("run.message", said)
+
     async def adopt(self) -> str:
         """Find the run that an earlier agent started; returns a line on it, or nothing."""
         self.launch = await asyncio.to_thread(launching.launch_in, self.folder)
@@ -198,7 +205,7 @@ class Run:
 
     async def look(self, *, quiet: bool = False) -> None:
         """Once a second: is it alive, what does it say."""
-        was, message = self._alive and not self.foreign, self._message
+        was = self._alive and not self.foreign
         others = self.foreign
         uploaded = await asyncio.to_thread(self._observe)
         if uploaded:
@@ -206,9 +213,7 @@ class Run:
         if quiet:
             self._message = self.progress.message if self.progress else ""
             return
-        if self.progress is not None and self.progress.message not in ("", message):
-            self._message = self.progress.message
-            self._emit("run.message", self._message)
+        self._hear()
         if self.foreign != others:
             whose = "a run that Stoker did not start"
             pid = f", pid {self.pid}" if self.pid else ""
@@ -368,6 +373,7 @@ class Run:
         """Start the generation, or resume it; returns its first word. Raises RequestError."""
         self._let_lie()
         self._revived.clear()
+        self._message = ""  # a new process says it anew
         await self.take(spec)
         await self.look(quiet=True)
         if self._alive and not self.foreign and self.control.dispatch in ("drain", "stop"):
@@ -409,8 +415,7 @@ class Run:
                 raise RequestError(f"the run did not start: {why}")
             said = self.progress
             if said is not None and said.time >= launch.asked and said.message:
-                self._message = said.message
-                self._emit("run.message", said.message)
+                self._hear()
                 return said.message
         return f"started, pid {self.pid}; it reads its folder and checks the servers"
 
