@@ -249,9 +249,9 @@ class StokerApp(App[None], inherit_bindings=False):
             self.ringer.touch()
         await super().on_event(event)
 
-    def say(self, text: str, severity: Any = "information") -> None:
-        """One line in the corner; never markup."""
-        corner.say(self, text, severity)
+    def say(self, text: str, severity: Any = "information", *, keep: bool = False) -> None:
+        """One line in the corner; never markup. ``keep``: see :func:`console.corner.say`."""
+        corner.say(self, text, severity, keep=keep)
 
     def copy_to_clipboard(self, text: str) -> None:
         """By the system's own tool, else by the terminal; too long a text is said, not cut."""

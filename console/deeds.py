@@ -162,17 +162,19 @@ async def pack_incident(app: StokerApp) -> None:
     """Everything a bug report needs, as one file in this folder: of the event chosen on the
     Events screen, or of the newest errors."""
     from console import incident
+    from console.config import user_file
     from console.screens.events import EventsScreen
 
     watch = app.front
+    toml = watch.target.file or user_file() if watch.target is not None else None
     chosen = app.screen.chosen if isinstance(app.screen, EventsScreen) else None
     app.say("packing …" if chosen is None else f"packing event {chosen.id}: {chosen.kind} …")
     try:
-        path = await incident.bundle(watch.call, watch.state, Path.cwd(), chosen)
+        path = await incident.bundle(watch.call, watch.state, Path.cwd(), chosen, toml)
     except OSError as error:
         app.say(f"the bundle was not written: {error}", "error")
     else:
-        app.say(f"{path} is written; secrets were removed")
+        app.say(f"{path} is written; secrets were removed", keep=True)
 
 
 def connect_now(app: StokerApp) -> None:

@@ -62,6 +62,32 @@ MACHINE_S: Final = 150.0
 OTHERS_S: Final = 10.0
 """The same of an agent of another version: one that does not know the question says nothing."""
 
+_WEBHOOK: Final = re.compile(
+    r"""(\bwebhook["']?\s*=\s*)(\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')""",
+    re.DOTALL,
+)
+
+_KINDS: Final = (
+    (r"contents\.txt", "this list"),
+    (
+        r"about\.txt",
+        "versions, when it was taken and of what, and what is missing, with the reason",
+    ),
+    (r"stoker\.toml", "the configuration as it was written, without secrets"),
+    (r"argv\.txt", "how each server was started"),
+    (r"state\.json", "what was known of servers, cards, host, run and alerts"),
+    (r"epochs\.json", "every set of flags that was in use, and since when"),
+    (r"events\.jsonl", "what happened, oldest first"),
+    (r"history\.json", "the numbers of the last hour"),
+    (r"logs/.*", f"the newest {LINES:,} lines of this log"),
+    (r"around/.*-events\.jsonl", "what happened around the event of this time"),
+    (r"around/.*-history\.json", "the numbers around the event of this time"),
+    (r"around/.*\.log", "what was logged around the event of this time"),
+    (r"machine/versions\.txt", "versions of what is installed there"),
+    (r"machine/nvidia-smi.*", "what nvidia-smi says"),
+)
+"""Names of files, and what each is; all others are under machine/."""
+
 Call: TypeAlias = Callable[[Request, float], Awaitable[Result | None]]
 """Asks the agent, with seconds to wait. Raises :class:`console.feed.FeedError`."""
 
@@ -102,9 +128,11 @@ class _Files:
         self.files[name] = "".join(f"{row}\n" for row in rows)
 
 
-async def gather(call: Call, state: State, chosen: Event | None = None) -> dict[str, str]:
+async def gather(
+    call: Call, state: State, chosen: Event | None = None, toml: Path | None = None
+) -> dict[str, str]:
     """The files of a bundle by name. With an event chosen it tells of that one; without, of the
-    newest errors. What the agent does not give is left out, and said."""
+    newest errors. ``toml`` is the configuration. What is not to be had is left out, and said."""
     found = _Files(call, MACHINE_S if state.link.state == "connected" else OTHERS_S)
     found.put("state.json", _known(state))
     found.put("epochs.json", state.epochs)
@@ -127,8 +155,32 @@ async def gather(call: Call, state: State, chosen: Event | None = None) -> dict[
     if chosen is not None:
         await _then(found, chosen)
     await _put_machine(found)
+    if toml is not None:
+        await _put_toml(found, toml)
     found.files["about.txt"] = _about(state, chosen, found.missing)
+    found.files["contents.txt"] = contents([*found.files, "contents.txt"])
     return found.files
+
+
+def contents(names: Iterable[str]) -> str:
+    """A line for each file: its name, and what it is."""
+    rows = sorted(names)
+    wide = max(map(len, rows), default=0)
+    return "".join(f"{name:<{wide}}  {_what(name)}\n" for name in rows)
+
+
+def _what(name: str) -> str:
+    return next((text for end, text in _KINDS if re.fullmatch(end, name)), "of the machine")
+
+
+async def _put_toml(found: _Files, path: Path) -> None:
+    """As it was written, but for secrets; whoever knows the webhook's address may post there."""
+    try:
+        text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        found.missing["stoker.toml"] = str(error)
+    else:
+        found.files["stoker.toml"] = _WEBHOOK.sub(rf'\1"{redact.GONE}"', text)
 
 
 def _known(state: State) -> dict[str, Any]:
@@ -189,6 +241,13 @@ def _utc(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
+def _stem(event: Event) -> str:
+    """How the files around an event begin: when it was (UTC), what, and of which GPU."""
+    at = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(event.time))
+    gpu = "" if event.gpu is None else f"-gpu{event.gpu}"
+    return f"around/{at}-{event.kind}{gpu}"
+
+
 async def _put_history(found: _Files, name: str, since: float, until: float | None) -> None:
     history = await found.ask(ReadHistory(since, until, 360))
     if isinstance(history, History):
@@ -214,13 +273,13 @@ async def _then(found: _Files, event: Event) -> None:
     """What the journal has of an event's time."""
     before, after = event.id - NEIGHBOURS, event.id + NEIGHBOURS
     near = await found.ask(ReadEvents(after=max(0, before), limit=2 * NEIGHBOURS, before=after))
-    name = f"around/{event.id}-events.jsonl"
+    name = f"{_stem(event)}-events.jsonl"
     if isinstance(near, Events):
         found.put_lines(name, near.events)
     else:
         found.lacks(name)
     until = event.time + LATER_S
-    await _put_history(found, f"around/{event.id}-history.json", event.time - SPAN_S, until)
+    await _put_history(found, f"{_stem(event)}-history.json", event.time - SPAN_S, until)
 
 
 async def _around(found: _Files, state: State, event: Event) -> None:
@@ -229,11 +288,11 @@ async def _around(found: _Files, state: State, event: Event) -> None:
     sources = [*(() if event.gpu is None else (f"gpu{event.gpu}",)), "run", "agent"]
     if moment is None:
         why = f"what the logs' clock showed at event {event.id} is not known"
-        found.missing |= {f"around/{event.id}-{source}.log": why for source in sources}
+        found.missing |= {f"{_stem(event)}-{source}.log": why for source in sources}
         return
     begin, end = ((moment + timedelta(seconds=s)).strftime(STAMP) for s in (-BEFORE_S, AFTER_S))
     for source in sources:
-        name = f"around/{event.id}-{source}.log"
+        name = f"{_stem(event)}-{source}.log"
         lines: list[str] = []
         try:
             async for page in between(found.ask, source, begin, end):
@@ -274,11 +333,17 @@ def pack(files: dict[str, str], path: Path) -> None:
     part.replace(path)
 
 
-async def bundle(call: Call, state: State, folder: Path, chosen: Event | None = None) -> Path:
+async def bundle(
+    call: Call,
+    state: State,
+    folder: Path,
+    chosen: Event | None = None,
+    toml: Path | None = None,
+) -> Path:
     """A bundle of what is known now, in ``folder``; about one event where it is chosen. Raises
     OSError."""
     name = state.target.name if state.target is not None else "unknown"
     when = time.strftime("%Y%m%d-%H%M%S")
     path = folder / f"stoker-incident-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{when}.tar.gz"
-    await asyncio.to_thread(pack, await gather(call, state, chosen), path)
+    await asyncio.to_thread(pack, await gather(call, state, chosen, toml), path)
     return path

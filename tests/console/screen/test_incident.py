@@ -115,11 +115,12 @@ async def test_the_logs_around_an_error_are_in_it(tmp_path: Path) -> None:
     state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
     path = await incident.bundle(log_reader(logged, story), state, tmp_path)
     read = unpack(path)
-    number = story.events[-1].id
-    lines = read[f"around/{number}-gpu3.log"].splitlines()
+    failed = story.events[-1]
+    at = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(failed.time))
+    lines = read[f"around/{at}-server.failed-gpu3-gpu3.log"].splitlines()
     assert lines[0].endswith("line 1880")
     assert lines[-1].endswith("line 2060")
-    assert "out (of) memory" in read[f"around/{number}-agent.log"]
+    assert "out (of) memory" in read[f"around/{at}-server.failed-gpu3-agent.log"]
     assert "s3cret" not in "".join(read.values())
 
 
@@ -142,17 +143,54 @@ async def test_with_an_event_chosen_it_tells_of_that_one(tmp_path: Path) -> None
     story.calls.clear()
     path = await incident.bundle(log_reader(logged, story), state, tmp_path / ".", chosen)
     read = unpack(path)
+    stem = time.strftime("around/%Y-%m-%dT%H-%M-%SZ-server.ready-gpu3", time.gmtime(at))
     for source in logged:
-        lines = read[f"around/{chosen.id}-{source}.log"].splitlines()
+        lines = read[f"{stem}-{source}.log"].splitlines()
         assert (lines[0].split()[-1], lines[-1].split()[-1]) == ("-120", "60")
-    around = [json.loads(line) for line in read[f"around/{chosen.id}-events.jsonl"].splitlines()]
+    around = [json.loads(line) for line in read[f"{stem}-events.jsonl"].splitlines()]
     assert chosen.text in [e["text"] for e in around]
-    assert f"around/{chosen.id}-history.json" in read
+    assert f"{stem}-history.json" in read
     asked = [r for r in story.calls if isinstance(r, ReadHistory)]
     assert any(r.since <= at - 3_600 and r.until and r.until >= at + 900 for r in asked)
-    assert not [n for n in read if n.startswith("around/") and f"/{chosen.id}-" not in n]
+    assert not [n for n in read if n.startswith("around/") and not n.startswith(stem)]
     assert f"about event {chosen.id} of " in read["about.txt"]
     assert "server.ready: GPU 3: ready after 40 s" in read["about.txt"]
+
+
+async def test_it_lists_what_is_in_it_and_has_the_configuration(tmp_path: Path) -> None:
+    """Each file on one line; the configuration with its comments, and without its secrets."""
+    story = Story(lambda _: None, lambda _: None)
+    story.say("server.failed", "GPU 3: out of memory", gpu=3, level="error")
+    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    toml = tmp_path / "stoker.toml"
+    toml.write_text(
+        '# by hand\n[alerts]\nwebhook = "https://chat.example/s3cret"\neta_hours_over = 9\n'
+    )
+    path = await incident.bundle(story.call, state, tmp_path, toml=toml)
+    read = unpack(path)
+    assert read["stoker.toml"].startswith("# by hand\n[alerts]\nwebhook = ")
+    assert "eta_hours_over = 9" in read["stoker.toml"]
+    assert "s3cret" not in "".join(read.values())
+    listed = dict(line.split("  ", 1) for line in read["contents.txt"].splitlines())
+    assert {name.strip() for name in listed} == set(read)
+    assert all(listed.values())
+    away = await incident.bundle(story.call, state, tmp_path, toml=tmp_path / "no.toml")
+    assert "  stoker.toml: " in unpack(away)["about.txt"]
+
+
+async def test_where_it_is_stays_to_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many errors are told behind it, and in a small terminal too."""
+    monkeypatch.chdir(tmp_path)
+    for size in ((120, 40), (80, 24)):
+        async with driven(size=size) as one:
+            await one.keys("I")
+            await one.sees("secrets were removed")
+            for number in range(12):
+                one.app.say(f"this went wrong: {number}", "error")
+            await one.sees("this went wrong: 11")
+            await one.sees("secrets were removed")
 
 
 async def test_what_an_issue_wants_is_in_it(tmp_path: Path) -> None:
