@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import mean
 
-from console.model import ON, State
+from console.model import ON, State, awaits_decision
 from console.text import number
 from remote.protocol import Epoch, Flags, FlagValue, Swap
 
@@ -101,6 +101,18 @@ def finishing(state: State, base: Flags) -> dict[str, FlagValue | None]:
     wanted = better(found).epoch.flags
     edits: dict[str, FlagValue | None] = {n: v for n, v in wanted.items() if base.get(n) != v}
     return edits | dict.fromkeys(name for name in base if name not in wanted)
+
+
+def under_way(state: State) -> str:
+    """That a swap is under way, and what can be done about it; empty where none is."""
+    swap = state.swap
+    if swap is None or swap.state != "doing":
+        return ""
+    keep = "K keeps the new flags, " if awaits_decision(swap) else ""
+    return (
+        f"swap {swap.id} to epoch {swap.to_epoch} is under way: no other can begin; esc, then "
+        f"B takes it back, {keep}or wait for its end"
+    )
 
 
 # --- How a swap was left ---

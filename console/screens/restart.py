@@ -203,7 +203,8 @@ class RestartScreen(Modal[None]):
             how = "type restart, then enter" if self.asks_word else "y restarts"
             self.say_keys(f"{how}   ↑↓ choose   tab turns   esc back to the flags")
         said = self.query_one("#said", Static)
-        told = "; ".join(filter(None, (self.mistyped, self.problem)))
+        busy = mixed.under_way(self.target.state)
+        told = "; ".join(filter(None, (busy, self.mistyped, self.problem)))
         said.update(told)
         said.display = bool(told)
         table.show()

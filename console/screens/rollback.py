@@ -146,6 +146,10 @@ class RollbackScreen(Modal[Rollback | None]):
             lines = [plan]
         else:
             lines = [*plan.diff, *plan.warnings, *plan.costs] or ["the flags that run already"]
+        state = self._watch.state
+        best, now = model.winner(state.epochs), model.current_epoch(state)
+        if best is not None and now is not None and best.id == now.id:
+            lines.insert(0, f"the present epoch, {now.id}, is the best measured")
         self.query_one("#plan", Static).update(Content("\n".join(map(visible, lines))))
 
     async def _ask(self, epoch: Epoch) -> None:

@@ -12,7 +12,10 @@ from msgspec.structs import replace
 
 from remote.agent.reserved import work_of
 from remote.protocol import Epoch, Flags, Progress, ServerInfo, ServerState, Swap
+from remote.verdict import SAME
 
+MEASURED_S = 240.0
+"""Server-seconds at full load from which on an epoch's throughput may be held against another's."""
 WARM_S = 10.0
 """A server counts towards its epoch only once it has been busy for so long."""
 BUSY = 0.8
@@ -37,6 +40,22 @@ def before(now: Epoch | None, epochs: Mapping[int, Epoch], swaps: Iterable[Swap]
         for e in epochs.values()
         if e.id not in unfit and (now is None or (e.id < now.id and e.flags != now.flags))
     ]
+
+
+def slower(target: Epoch, now: Epoch | None) -> str:
+    """What going from ``now`` to ``target`` gives up, by what both gave; empty where that is
+    nothing, or where one of them was measured too briefly to tell."""
+    if now is None or not target.tok_s_per_gpu or not now.tok_s_per_gpu:
+        return ""
+    if min(target.seconds, now.seconds) < MEASURED_S:
+        return ""
+    share = 1 - target.tok_s_per_gpu / now.tok_s_per_gpu
+    if share < SAME:
+        return ""
+    return (
+        f"epoch {target.id} gave {target.tok_s_per_gpu:,.0f} tok/s a GPU, the present one "
+        f"{now.tok_s_per_gpu:,.0f}: slower by {share:.0%}"
+    )
 
 
 def delta(old: Flags, new: Flags) -> tuple[Flags, list[str]]:

@@ -81,7 +81,10 @@ class Swaps:
             else max(earlier, key=lambda epoch: epoch.id)
         )
         why = f"rollback to epoch {target.id}"
-        return await self._swap(fleet, target.flags, request, who, why)
+        slower = epochs.slower(target, now)
+        return await self._swap(
+            fleet, target.flags, request, who, why, warnings=[slower] if slower else []
+        )
 
     async def _swap(
         self,

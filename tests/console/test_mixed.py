@@ -86,3 +86,15 @@ def test_a_swap_that_was_taken_back_whole_keeps_its_word() -> None:
     swap = mark(swap, 0, "ready", state="failed", began=BEGAN, text="no")
     swap = conclude(mark(swap, 0, "put back", state="done", began=BEGAN))
     assert (mixed.ended(swap), mixed.left(swap)) == ("rolled back", "")
+
+
+def test_what_can_be_done_about_a_swap_under_way() -> None:
+    doing = Swap(3, "canary", [0, 1], 2, 3, "ops", BEGAN, steps=steps([0, 1], "canary"))
+    state = replace(split(1), swap=doing)
+    assert mixed.under_way(state) == (
+        "swap 3 to epoch 3 is under way: no other can begin; esc, then B takes it back, "
+        "or wait for its end"
+    )
+    judged = mark(doing, 0, "judge", state="doing", began=BEGAN)
+    assert "K keeps the new flags" in mixed.under_way(replace(state, swap=judged))
+    assert mixed.under_way(split(1)) == ""

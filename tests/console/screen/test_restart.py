@@ -416,3 +416,13 @@ async def test_on_a_mixed_fleet_the_plan_lists_the_servers_whose_flags_change() 
         await one.keys("escape", "escape")
         await one.until(lambda: one.app.screen is not screen)
         assert one.app.front.draft == {}
+
+
+async def test_during_a_swap_the_dialog_says_so_at_once() -> None:
+    """Not only once the word is typed."""
+    async with driven() as one:
+        plan = one.story.restart(Restart(spec=one.story.spec))
+        assert plan.swap is not None
+        await one.until(lambda: one.app.state.swap is not None)
+        await one.keys("r")
+        await one.sees("is under way: no other can begin")

@@ -71,3 +71,10 @@ async def test_without_another_epoch_it_is_said() -> None:
         await one.until(lambda: len(one.app.state.epochs) == 1)
         await one.keys("b")
         await one.sees("there is no other epoch to go back to")
+
+
+async def test_that_the_present_epoch_is_the_best_is_said() -> None:
+    """Then any other one is slower, so far as anybody knows."""
+    async with driven() as one:
+        await one.keys("b")
+        await one.sees("the present epoch, 2, is the best measured")

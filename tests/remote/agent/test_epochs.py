@@ -128,3 +128,16 @@ def test_the_runs_file_holds_the_last_line_of_each(tmp_path: Path) -> None:
     epochs.append(path, later)
     assert epochs.read(path) == {1: later, 2: KNOWN[2]}
     assert epochs.read(tmp_path / "none") == {}
+
+
+def test_going_back_to_slower_flags_is_told_with_what_both_gave() -> None:
+    """Where both were measured for long enough, and it is no mere wobble."""
+    now = replace(KNOWN[2], tok_s_per_gpu=26_600.0, seconds=900.0)
+    old = replace(KNOWN[1], tok_s_per_gpu=15_100.0, seconds=900.0)
+    assert epochs.slower(old, now) == (
+        "epoch 1 gave 15,100 tok/s a GPU, the present one 26,600: slower by 43%"
+    )
+    assert epochs.slower(now, old) == ""
+    assert epochs.slower(replace(old, tok_s_per_gpu=26_000.0), now) == ""
+    assert epochs.slower(replace(old, seconds=20.0), now) == ""
+    assert epochs.slower(old, None) == ""
