@@ -39,10 +39,9 @@ async def do(app: StokerApp, action: Action) -> None:
         case "target.next":
             await app.targets.turn(1)
         case "wrong":
-            found = app.notices()
-            none = Notice("good", "nothing stands out")
-            shown = found or [none]
-            show_notices(app, f"What is wrong now on {app.target_name}", lambda _: shown)
+            none = [Notice("good", "nothing stands out")]
+            title = f"What is wrong now on {app.target_name}"
+            show_notices(app, title, lambda _: app.notices() or none, live=True)
         case "since":
             app.spawn(tell_away(app, asked=True))
         case "answers":
@@ -133,9 +132,11 @@ async def tell_away(app: StokerApp, *, asked: bool) -> None:
         show_notices(app, away.title(seen, watch.state), found)
 
 
-def show_notices(app: StokerApp, title: str, found: Callable[[int], list[Notice]]) -> None:
-    """A panel of them, of one who gives so many at most; the key beside one goes on with its
-    action."""
+def show_notices(
+    app: StokerApp, title: str, found: Callable[[int], list[Notice]], *, live: bool = False
+) -> None:
+    """A panel of them, of one who gives so many at most, ``live`` asked anew each second; the key
+    beside one goes on with its action."""
     from console.screens.away import AwayScreen
 
     def left(chosen: str | Notice | None) -> None:
@@ -144,7 +145,7 @@ def show_notices(app: StokerApp, title: str, found: Callable[[int], list[Notice]
         elif chosen:
             app.spawn(app.action_act(chosen))
 
-    app.push_screen(AwayScreen(title, found), left)
+    app.push_screen(AwayScreen(title, found, live=live), left)
 
 
 async def logs_at(app: StokerApp, gpu: int | None, at: float | None) -> None:

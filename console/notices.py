@@ -47,12 +47,15 @@ _WEIGHT: Final[dict[Level, int]] = {"error": 0, "warning": 1, "info": 2, "good":
 def notices(state: State, now: float) -> list[Notice]:
     """What is wrong, worst first, then what is worth knowing; empty where nothing stands out."""
     found = _link(state, now)
+    looks = _only_looks(state)
     if state.received is None:
-        if not found:  # nothing is known, which is not the same as nothing being wrong
+        if (
+            not found and not looks
+        ):  # nothing is known, which is not the same as nothing being wrong
             link = state.link
             doing = link.text if link.state == "connecting" and link.text else link.state
             found.append(Notice("info", f"{doing} …", "", None, "link"))
-        return found
+        return found + looks
     found += _down(state, now, "failed", "it ended without a word", "up")
     found += _down(state, now, "stalled", "no token is produced", "restart")
     found += _dying(state, now)
@@ -69,7 +72,7 @@ def notices(state: State, now: float) -> list[Notice]:
     progress = state.progress
     if progress is not None and progress.status == "done":
         found.append(Notice("good", f"Done: {progress.completed:,} completions", "", None, "done"))
-    return sorted(found, key=lambda n: _WEIGHT[n.level])
+    return sorted(found, key=lambda n: _WEIGHT[n.level]) + looks
 
 
 def _link(state: State, now: float) -> list[Notice]:
@@ -79,11 +82,17 @@ def _link(state: State, now: float) -> list[Notice]:
         shown = "" if old is None else f"; what is shown is {duration(old)} old"
         helps = "deploy" if "deploy" in link.text else "link.retry"
         return [Notice("error", f"{link.text or link.state}{shown}", helps, None, "link")]
-    if link.state == "read-only":
-        text = link.text or "this console may only look"
-        helps = "deploy" if "deploy" in text else ""
-        return [Notice("warning", text, helps, None, "link")]
     return []
+
+
+def _only_looks(state: State) -> list[Notice]:
+    """That nothing can be changed, and why: never before what is wrong."""
+    link = state.link
+    if link.state != "read-only":
+        return []
+    text = link.text or "this console may only look"
+    helps = "deploy" if "deploy" in text else ""
+    return [Notice("info", text, helps, None, "link")]
 
 
 def _alerts(state: State, shown: str) -> list[Notice]:

@@ -26,6 +26,9 @@ FULL = 0.9
 Bound: TypeAlias = Literal["requests", "kv cache", "state slots", "slots"]
 """What can hold servers back: too few requests, or one of three things that are full."""
 
+PLAIN = 0.7
+"""Usage of the Mamba state pool under which nobody would take it for the limit."""
+
 REQUESTS = "requests:"
 """How :attr:`Verdict.bound_by` begins where it is too few requests."""
 
@@ -162,6 +165,10 @@ def bound_by(servers: Sequence[ServerState], infos: Sequence[ServerInfo]) -> str
         return f"KV cache: {kv:.0%} used at {running:.0f} running a server"
     used = "" if kv is None else f", KV {'only ' if kv < 0.5 else ''}{kv:.0%} used"
     name = "Mamba state pool" if bound == "state slots" else "max-running-requests"
+    # A pool that is hardly used beside slots that are all taken reads as a contradiction.
+    state = _mean(s.mamba_usage for s in busy)
+    if bound == "state slots" and state is not None and state < PLAIN:
+        used = f", all in use though the pool is {state:.0%} used: its size sets their number{used}"
     return f"{name}: {slots} slots a server{used}"
 
 

@@ -38,6 +38,16 @@ class AwayText(Painted):
         self.chosen = max(0, min(last, at + by))
         self.show()
 
+    def renew(self) -> None:
+        """As it is now; the chosen one stays, wherever it stands by now."""
+        held = None if self.chosen is None else self.found[self.chosen]
+        self.found = self._all(self.MOST)
+        if held is not None:
+            same = (i for i, n in enumerate(self.found) if (n.code, n.gpu) == (held.code, held.gpu))
+            self.chosen = next(same, None)
+        self.refresh(layout=True)
+        self.show()
+
     def _fitting(self, width: int, height: int) -> list[Line]:
         """So many that they fit; where even few do not, those around the chosen one."""
         for most in range(self.MOST, 0, -1):
@@ -65,10 +75,14 @@ class AwayScreen(Modal[str | Notice]):
     """Leaves with the action whose key was pressed, with the notice whose logs are wanted, or
     with nothing."""
 
-    def __init__(self, title: str, found: Callable[[int], list[Notice]]) -> None:
+    def __init__(
+        self, title: str, found: Callable[[int], list[Notice]], *, live: bool = False
+    ) -> None:
         super().__init__()
         self._said = title
         self._found = found
+        self._live = live
+        """Whether what is shown goes on as time does."""
 
     def compose(self) -> ComposeResult:
         """See :class:`Modal`."""
@@ -78,6 +92,11 @@ class AwayScreen(Modal[str | Notice]):
             logs = "↑↓ choose, ⏎ shows its logs; " if any(map(has_logs, text.found)) else ""
             box.border_subtitle = f"{logs}any other key goes on"
             yield text
+
+    def on_mount(self) -> None:
+        """From now on each second."""
+        if self._live:
+            self.set_interval(1, self.query_one(AwayText).renew)
 
     def on_key(self, event: events.Key) -> None:
         """Choose, or leave."""

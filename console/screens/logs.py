@@ -32,6 +32,9 @@ _QUIET = (
 
 PANES = (1, 2, 4, 8)
 
+LEAST_LINES = 6
+"""Lines of a log that are worth a pane."""
+
 EARLIER_S = 10.0
 """Of an event's logs, so much from before it is shown."""
 
@@ -46,6 +49,15 @@ def grid(count: int, width: int, height: int) -> tuple[int, int]:
         columns += 1
         rows = ceil(count / columns)
     return ceil(count / rows), rows
+
+
+def fitting(count: int, width: int, height: int) -> int:
+    """The most panes, at most ``count``, of which each has its head and enough lines; 0 of 0."""
+    most = min(count, 1)
+    for n in range(2, count + 1):
+        if height // grid(n, width, height)[1] > LEAST_LINES:
+            most = n
+    return most
 
 
 class LogsScreen(StokerScreen):
@@ -100,7 +112,12 @@ class LogsScreen(StokerScreen):
             return []
         first = self.first % len(found)
         turned = found[first:] + found[:first]
-        return turned[: self.panes]
+        return turned[: self.fitting]
+
+    @property
+    def fitting(self) -> int:
+        """Panes of those asked for that the terminal has room for."""
+        return fitting(min(self.panes, len(self.wanted)), self.size.width, self.rows - 2)
 
     # --- the parts ---
 
@@ -248,7 +265,8 @@ class LogsScreen(StokerScreen):
             case "logs.next":
                 self.app.focus_gpu = None
                 count = len(self.wanted)
-                self.first = (self.first + self.panes) % count if self.panes < count else 0
+                shown = self.fitting
+                self.first = (self.first + shown) % count if shown < count else 0
             case "logs.error":
                 self.to_next(back=False)
             case "logs.before":
@@ -272,9 +290,9 @@ class LogsScreen(StokerScreen):
         self.first = 0
         if sources:
             self.panes = next((n for n in PANES if n >= len(sources)), PANES[-1])
-            more = len(sources) - self.panes
+            more = len(sources) - self.fitting
             if more > 0 and not self.merged:
-                self.app.say(f"{len(sources)} logs, {self.panes} at once: n shows the others")
+                self.app.say(f"{len(sources)} logs, {self.fitting} at once: n shows the others")
         self.show()
 
     def clock(self) -> str:

@@ -26,6 +26,7 @@ from remote.protocol import (
     Answers,
     Batches,
     Mix,
+    Progress,
     ReadAnswers,
     ReadBatches,
     ReadMix,
@@ -79,6 +80,14 @@ def count_lines(title: str, counts: dict[str, int], width: int, tone: str = "tex
     return lines
 
 
+def aside_why(progress: Progress) -> str:
+    """``looped 30, empty 12``: why answers were set aside, where the outcomes tell it."""
+    why = {name: progress.outcomes.get(name, 0) for name in ("looped", "empty", "bad_tool_call")}
+    if sum(why.values()) != progress.set_aside:
+        return "answers of no use, not among the results"
+    return ", ".join(f"{n} {c:,}" for n, c in sorted(why.items(), key=lambda one: -one[1]) if c)
+
+
 def run_lines(state: model.State, width: int) -> list[Line]:
     """The left half: how prompts ended, and what had to be sent again."""
     progress = state.progress
@@ -96,7 +105,7 @@ def run_lines(state: model.State, width: int) -> list[Line]:
 
     lines += [[], [("Open ends", "bold text")]]
     if progress.set_aside:
-        lines.append(pair("set aside", f"{progress.set_aside:,}", "warn"))
+        lines.append(pair("set aside", f"{progress.set_aside:,}: {aside_why(progress)}", "warn"))
     waits = f"{progress.waiting_retry:,} for a retry, {progress.on_probation:,} on probation"
     lines.append(pair("waiting", waits))
     if progress.suspects and state.run.alive:

@@ -15,14 +15,12 @@ UNCHANGING = ("verdict", "outlier.", "run.none", "run.paused")
 """What is worth knowing on the home screen and calls nobody from his work elsewhere."""
 
 
-def worst(found: list[Notice], *, read_only: bool) -> list[Notice]:
-    """What is wrong, worst first. That one may only look stands in the top line already."""
+def worst(found: list[Notice]) -> list[Notice]:
+    """What is wrong, worst first."""
     return [
         notice
         for notice in found
-        if notice.level in ("error", "warning")
-        and not notice.code.startswith(UNCHANGING)
-        and not (read_only and notice.code == "link" and notice.level == "warning")
+        if notice.level in ("error", "warning") and not notice.code.startswith(UNCHANGING)
     ]
 
 
@@ -34,7 +32,7 @@ class AlertLine(Painted):
     @property
     def found(self) -> list[Notice]:
         """What is wrong now."""
-        return worst(self.app.notices(), read_only=self.app.outbox.read_only)
+        return worst(self.app.notices())
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""

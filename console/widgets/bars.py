@@ -163,7 +163,7 @@ class KeyBar(Painted):
             if a.footer
             and self._rank(a) == rank
             and (a.group != "Replay" or self.app.replay is not None)
-            and (not a.changes or self.app.replay is None)
+            and (not self.app.outbox.read_only or self.app.outbox.allowed(a))
             and a.name != self.screen_name
             and (len(self.app.watches) > 1 or a.name not in ("targets", "target.next"))
             and (not a.screens or self.screen_name in a.screens)

@@ -14,6 +14,9 @@ from console.widgets.paint import Line, Painted, Part, clip, cut, spread, width_
 if TYPE_CHECKING:
     from console.app import StokerApp
 
+LEAST_TEXT = 24
+"""Cells of a notice in one row that its key has to leave."""
+
 _OF_ONE = ("restart", "up")
 
 _SIGNS = {
@@ -36,27 +39,37 @@ def notice_lines(found: list[Notice], width: int, height: int) -> list[Line]:
         left = height - len(lines)
         others = len(blocks) - index - 1
         if len(block) > left or (others and len(block) == left and index > 0 and left < 2):
-            return _cut_off(lines, block, len(blocks) - index, left, width)
+            return _cut_off(lines, found[index:], left, width)
         lines += block
     return lines
 
 
-def _cut_off(
-    lines: list[Line], block: list[Line], hidden: int, left: int, width: int
-) -> list[Line]:
-    """Those that fit, and that ``hidden`` more do not, of which ``block`` is the first."""
+def _cut_off(lines: list[Line], hidden: Sequence[Notice], left: int, width: int) -> list[Line]:
+    """Those that fit, and that those ``hidden`` do not, or not whole."""
     if lines and left == 0:
-        lines[-1] = spread(lines[-1], [(f" +{hidden}", "bold warn")], width)
-    elif not lines or hidden == 1:
-        lines += block[:left]
+        lines[-1] = spread(lines[-1], [(f" +{len(hidden)}", "bold warn")], width)
+    elif not lines or len(hidden) == 1:
+        lines += _begun(hidden, left, width)
     else:
         others_line: Line = [
-            (f"  and {hidden} more: ", "dim"),
+            (f"  and {len(hidden)} more: ", "dim"),
             (key_name(BY_NAME["wrong"].keys[0]), "bold accent"),
             (" shows them", "dim"),
         ]
         lines.append(clip(others_line, width))
     return lines
+
+
+def _begun(found: Sequence[Notice], rows: int, width: int) -> list[Line]:
+    """As much of the first one as there is room for: an ellipsis, and the key that shows all."""
+    if rows < 2:
+        return [notice_row(found, width)]
+    block = notice_block(found[0], width)
+    hint: list[Part] = [(f"  +{len(found) - 1}", "bold warn")] if len(found) > 1 else []
+    hint += [(f"  {key_name(BY_NAME['wrong'].keys[0])}", "bold accent"), (" shows all", "dim")]
+    (_, _), (text, tone) = block[rows - 1]
+    text = cut(f"{text} …", width - 3 - width_of(hint))
+    return [*block[: rows - 1], spread([("  ", "text"), (text, tone)], hint, width)]
 
 
 def _key(notice: Notice) -> list[Part]:
@@ -78,10 +91,15 @@ def notice_row(found: Sequence[Notice], width: int) -> Line:
     notice = found[0]
     sign, style = _SIGNS[notice.level]
     key = _key(notice)
+    wrong: Part = (f" {key_name(BY_NAME['wrong'].keys[0])}", "bold accent")
+    whole = visible(" ".join(notice.text.split()))
     if len(found) > 1:
-        wrong = key_name(BY_NAME["wrong"].keys[0])
-        key += [(f"  +{len(found) - 1}", "bold warn"), (f" {wrong}", "bold accent")]
-    text = cut(visible(" ".join(notice.text.split())), max(10, width - 3 - width_of(key)))
+        key += [(f"  +{len(found) - 1}", "bold warn"), wrong]
+    elif width_of([(whole, "")]) > width - 3 - width_of(key):
+        key.append(wrong)
+    if width - 3 - width_of(key) < LEAST_TEXT:
+        key = key[-1:]  # what is wrong comes before what helps, which `!` tells
+    text = cut(whole, max(10, width - 3 - width_of(key)))
     return spread([(f"{sign} ", style), (text, _TONES[notice.level])], key, width)
 
 

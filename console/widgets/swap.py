@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from console import mixed, model
 from console.actions import BY_NAME, key_name
 from console.text import UNKNOWN, bar, duration, number, percent, visible
-from console.widgets.paint import Line, Painted, Part, clip, gpu_style, pad, spread, width_of
+from console.widgets.paint import Line, Painted, Part, clip, cut, gpu_style, pad, spread, width_of
 from remote.protocol import Epoch, Swap, SwapStep
 
 if TYPE_CHECKING:
     from console.app import StokerApp
+
+SMALL = 30
+"""Terminal rows under which an ended swap is told in two lines."""
 
 _STEP = {
     "waiting": ("·", "faint"),
@@ -201,6 +204,42 @@ def done_lines(swap: Swap, pair: tuple[Epoch, Epoch], width: int) -> list[Line]:
     return [*said_lines(text, "good", keys, width), *pair_lines(*pair, width)]
 
 
+def brief_lines(swap: Swap, pair: tuple[Epoch, Epoch] | None, width: int) -> list[Line]:
+    """An ended swap where rows are few: what it came to, and what it brought."""
+    sign = "✔ " if swap.state == "done" else ""
+    took = duration((swap.ended or swap.began) - swap.began)
+    keys: list[Part] = [("  esc", "bold accent"), (" hides", "dim")]
+    said = visible(swap.text) or f"epoch {swap.to_epoch} {swap.state}"
+    room = max(10, width - width_of(keys) - 1 - len(f"{sign}  in {took}"))
+    text = f"{sign}{cut(said, room)}  in {took}"
+    lines: list[Line] = [spread([(text, _STATE[swap.state])], keys, width)]
+    if pair is not None and swap.state == "done":
+        before, after = pair
+        new = "measuring" if after.tok_s_per_gpu is None else number(after.tok_s_per_gpu)
+        ratio = _ratio(before.tok_s_per_gpu, after.tok_s_per_gpu)
+        slots = f"; slots {number(before.max_running)} → {number(after.max_running)}"
+        more = _ratio(before.max_running, after.max_running)
+        brought: Line = [
+            (f"  tok/s per GPU {number(before.tok_s_per_gpu)} → ", "dim"),
+            (f"{new} ", "bold strong"),
+            (ratio[0], f"bold {ratio[1]}"),
+            (slots, "dim"),
+            (f" {more[0]}", f"bold {more[1]}"),
+        ]
+        lines.append(clip(brought, width))
+    return lines
+
+
+def _lines(app: StokerApp, swap: Swap, width: int, height: int) -> list[Line]:
+    """As much of a swap as the terminal has room for; why one failed stands there in full."""
+    pair = model.swap_pair(app.state)
+    if app.size.height < SMALL and swap.state in ("done", "rolled back"):
+        return brief_lines(swap, pair, width)
+    if swap.state == "done" and pair is not None:
+        return done_lines(swap, pair, width)
+    return swap_lines(swap, model.told_now(app.state, app.now()), width, height)
+
+
 class SwapPanel(Painted):
     """The steps of the swap under way; afterwards the two epochs side by side, until `esc`."""
 
@@ -212,21 +251,9 @@ class SwapPanel(Painted):
         swap = state.swap
         if swap is None or (swap.state != "doing" and self.app.hidden_swap == swap.id):
             return 0
-        pair = model.swap_pair(state)
-        width = max(20, self.app.size.width - 2)
-        if swap.state == "done" and pair is not None:
-            return len(done_lines(swap, pair, width))
-        now = model.told_now(state, self.app.now())
-        return len(swap_lines(swap, now, width, 99))
+        return len(_lines(self.app, swap, max(20, self.app.size.width - 2), 99))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """See :class:`Painted`."""
-        state = self.app.state
-        swap = state.swap
-        if swap is None:
-            return []
-        now = model.told_now(state, self.app.now())
-        pair = model.swap_pair(state)
-        if swap.state == "done" and pair is not None:
-            return done_lines(swap, pair, width)
-        return swap_lines(swap, now, width, height)
+        swap = self.app.state.swap
+        return [] if swap is None else _lines(self.app, swap, width, height)

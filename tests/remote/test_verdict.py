@@ -143,3 +143,11 @@ def test_a_server_that_is_kept_for_a_suspect_is_left_out_of_the_mean() -> None:
     states[0] = replace(states[0], running=1, queued=0, gen_tok_s=40.0, alone=True)
     minute = Minute(states=[states] * 30, infos=infos(37), progress=None, max_tokens=4096)
     assert judge(minute, now=1.0).tok_s_per_gpu == pytest.approx(680.0)
+
+
+def test_a_pool_that_is_half_empty_and_yet_the_limit_is_explained() -> None:
+    """All slots are in use: the pool's size sets how many there are."""
+    half = [replace(s, mamba_usage=0.48) for s in servers(37, 680.0)]
+    told = bound_by(half, infos(37))
+    assert told.startswith("Mamba state pool: 37 slots a server, all in use though")
+    assert "48% used: its size sets their number" in told

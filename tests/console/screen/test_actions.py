@@ -12,6 +12,7 @@ from console.action import Action
 from console.actions import ACTIONS, BY_NAME, command_line, danger, key_name
 from console.arguments import parse
 from remote.protocol import READ_ONLY, TargetSpec
+from tests.console.screen.driver import driven
 from tests.console.screen.story import catalogue
 
 SPEC = TargetSpec(name="t", workspace="/w")
@@ -169,3 +170,13 @@ def test_a_slip_in_a_flag_is_seen_without_sglang() -> None:
     ]
     others = {"cuda-graph-bs", "disable-cuda-graph-padding", "max-prefill-tokens", "tp_size"}
     assert flags.slips(dict.fromkeys(others, 1)) == []
+
+
+async def test_what_is_said_in_the_corner_does_not_pile_up() -> None:
+    """The same is said once, an action's answer gives way to its next, three are enough."""
+    async with driven() as one:
+        for text in ("Up: one", "Up: two", "Down: one", "Down: one", "third", "third", "fourth"):
+            one.app.say(text)
+        await one.pilot.pause()
+        said = [note.message for note in one.app._notifications]
+        assert said == ["Down: one", "third", "fourth"]

@@ -345,3 +345,14 @@ def test_no_way_to_end_it_loses_what_was_seen(tmp_path: Path, sign: signal.Signa
     assert status == (-sign if sign is signal.SIGKILL else 128 + (sign or signal.SIGHUP))
     kept = msgspec.json.decode((tmp_path / "state/stoker/console.json").read_bytes(), type=Prefs)
     assert kept.seen[JOURNAL].time > asked - KEEP_S - 2
+
+
+async def test_what_is_wrong_goes_on_while_it_is_looked_at() -> None:
+    """No snapshot: what ended meanwhile is gone from the panel."""
+    async with driven() as one:
+        before = one.app.notices()
+        assert before
+        await one.keys("exclamation_mark")
+        await one.until(lambda: isinstance(one.app.screen, AwayScreen))
+        one.app.front.state = replace(one.app.state, link=Link("failed", "the cable is out"))
+        await one.sees("the cable is out")

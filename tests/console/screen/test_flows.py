@@ -21,7 +21,7 @@ from console.screens.confirm import Confirm
 from console.screens.events import EventsScreen
 from console.screens.fleet import FleetScreen, heights
 from console.screens.lines import LinesScreen
-from console.screens.logs import LogsScreen, grid
+from console.screens.logs import LogsScreen, fitting, grid
 from console.screens.restart import RestartScreen
 from console.widgets.cards import Cards, arrange
 from console.widgets.chart import Chart
@@ -29,6 +29,7 @@ from console.widgets.filter_line import MOST, FilterLine
 from console.widgets.log_pane import LogPane
 from console.widgets.pane import Pane
 from console.widgets.plan import STRATEGIES
+from console.widgets.swap import SwapPanel
 from remote.protocol import (
     Decide,
     Down,
@@ -864,3 +865,28 @@ async def test_a_feed_that_breaks_does_not_take_the_screen_down() -> None:
         assert "RuntimeError: a bug" in app.state.link.text
         await pilot.press("l", "f", "e")
         assert app.is_running
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("size", [(40, 10), (80, 24), (120, 40), (220, 60)])
+def test_every_pane_has_enough_lines(count: int, size: tuple[int, int]) -> None:
+    """However many were chosen on a larger terminal."""
+    width, height = size[0], size[1] - 2
+    most = fitting(count, width, height)
+    assert 1 <= most <= count
+    assert height // grid(most, width, height)[1] >= 7
+    if size == (120, 40):
+        assert most == count
+
+
+async def test_an_ended_swap_takes_two_lines_of_a_small_terminal() -> None:
+    """What it brought is told, and the latest events are seen beneath."""
+    async with driven((80, 24)) as one:
+        await canary(one)
+        swap = one.story.swap
+        assert swap is not None
+        text = "epoch 3 stands: 1.58 times the tokens a second of epoch 2, and more was said of it"
+        one.story.swap = replace(swap, state="done", ended=one.story.now, text=text)
+        one.story.tell()
+        await one.sees("esc hides")
+        assert one.app.screen.query_one(SwapPanel).size.height <= 2

@@ -13,6 +13,7 @@ from console import reckon
 from console.actions import ACTIONS, by_key
 from console.app import StokerApp
 from console.model import Link, State, reduce
+from console.notices import Notice, notices
 from console.registry.look import MOVES
 from console.screens.config import ConfigScreen
 from console.screens.events import EventsScreen
@@ -23,6 +24,7 @@ from console.screens.run import RunScreen
 from console.screens.targets import TargetsScreen
 from console.text import moment
 from console.widgets.bars import KeyBar, top_line
+from console.widgets.notices import notice_lines
 from console.widgets.pane import Pane
 from console.widgets.progress import STUCK_S, header
 from remote.protocol import Progress, RunState, RunStatus
@@ -249,3 +251,24 @@ def test_no_key_is_named_that_is_refused() -> None:
     app = StokerApp(connect(), name="ct200", remember=False)
     app.state = replace(State(), link=Link("failed", "no agent: `stoker deploy` starts one"))
     assert [n.action for n in app.notices()] == ["deploy"]
+
+
+def test_a_notice_that_is_cut_says_so_and_where_it_is_whole() -> None:
+    """An ellipsis and the key, in one row and in two."""
+    long = Notice("warning", "at 02:57: " + "37 slots a server and many more words " * 8)
+    for rows in (1, 2, 3):
+        lines = ["".join(t for t, _ in line) for line in notice_lines([long], 78, rows)]
+        assert len(lines) == rows
+        assert "…" in lines[-1]
+        assert "!" in lines[-1]
+        assert all(len(line) <= 78 for line in lines)
+
+
+def test_that_one_may_only_look_comes_last() -> None:
+    """The mark in the top line says it already; what is wrong comes first."""
+    state = replace(told(), link=Link("read-only", "this console only looks"), time=NOW)
+    found = notices(replace(state, run=RunState(False)), NOW)
+    assert len(found) > 1
+    assert found[-1].level == "info"
+    assert found[-1].code == "link"
+    assert found[0].level in ("warning", "error")

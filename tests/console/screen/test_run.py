@@ -7,10 +7,10 @@ from textual.containers import VerticalScroll
 
 from console.screens.answers import AnswersScreen
 from console.screens.confirm import Confirm
-from console.screens.run import RunText
+from console.screens.run import RunText, aside_why
 from console.widgets.mix import mix_lines, outcome_lines
 from console.widgets.paint import Line, width_of
-from remote.protocol import Mix, ReadAnswers, RetryFailed, RunControl, SourceMix
+from remote.protocol import Mix, Progress, ReadAnswers, RetryFailed, RunControl, SourceMix
 from tests.console.screen.driver import driven
 
 
@@ -192,3 +192,11 @@ async def test_a_run_held_at_few_requests_says_so_with_the_key() -> None:
         one.story.concurrency = "auto"
         one.story.tell()
         await one.until(lambda: "held at 3" not in one.screen())
+
+
+def test_why_answers_were_set_aside_is_told_where_it_is_known() -> None:
+    """The outcomes tell it where they add up."""
+    assert aside_why(Progress(set_aside=42, outcomes={"bad_tool_call": 42, "ok": 9})) == (
+        "bad_tool_call 42"
+    )
+    assert "of no use" in aside_why(Progress(set_aside=42, outcomes={"looped": 3}))
