@@ -107,7 +107,7 @@ async def test_the_verbs(tmp_path: Path) -> None:
         assert "swap done" in said
         assert watch.state.infos[1].max_running == 43
         said = await stoker("rollback", "--dry-run")
-        assert said.startswith("mem-fraction-static 0.90 → 0.85")
+        assert said.startswith("GPU 1: mem-fraction-static 0.90 → 0.85")
         assert "cost: " in said
         assert "--yes" in await stoker("rollback", status=2)
         assert watch.state.infos[1].max_running == 43
