@@ -146,6 +146,7 @@ def observed(state: State) -> dict[str, Any]:
         "servers": [
             {key: getattr(server, key) for key in keys}
             | {"max_running": getattr(state.infos.get(server.gpu), "max_running", None)}
+            | {"epoch": getattr(state.infos.get(server.gpu), "epoch", None)}
             | {"steady_s": server.steady_since and state.time - server.steady_since}
             for server in servers
         ],

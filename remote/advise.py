@@ -39,6 +39,8 @@ class ServerNumbers(Struct, frozen=True):
     retractions: int | None = None
     steady_s: float | None = None
     """For how long it has been at work; its throughput means little before :data:`WARM_S`."""
+    epoch: int | None = None
+    """Of its flags; numbers are compared and averaged only among servers of the same one."""
 
 
 class EpochNumbers(Struct, frozen=True):
@@ -68,7 +70,7 @@ class Observed(Struct, frozen=True):
 class Diagnosis(Struct, frozen=True):
     """One thing that holds the fleet back."""
 
-    bound_by: Bound | Literal["imbalance", "unknown"]
+    bound_by: Bound | Literal["mixed flags", "imbalance", "unknown"]
     evidence: str
     confidence: float
     """0..1."""
@@ -123,6 +125,7 @@ def observed(
                 s.mamba_usage,
                 s.gen_tok_s,
                 s.retractions,
+                epoch=known[s.gpu].epoch,
             )
             for s in servers
         ],
@@ -149,8 +152,39 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return mean(known) if known else None
 
 
+def _by_epoch(seen: Observed) -> dict[int | None, dict[int, ServerNumbers]]:
+    """The servers by their place, those with the flags of ``seen`` (the first one's) first."""
+    found: dict[int | None, dict[int, ServerNumbers]] = {}
+    for place, server in enumerate(seen.servers):
+        found.setdefault(server.epoch, {})[place] = server
+    return found
+
+
+def _alike(seen: Observed) -> dict[int, ServerNumbers]:
+    """Those that run the flags of ``seen``, by their place."""
+    return next(iter(_by_epoch(seen).values()), {})
+
+
+def _mixed(seen: Observed) -> Iterator[Diagnosis]:
+    found = _by_epoch(seen)
+    if len(found) < 2:
+        return
+    words = []
+    for epoch, servers in found.items():
+        rate = _mean([s.gen_tok_s for s in servers.values()])
+        gives = f" ({rate:,.0f} tok/s each)" if rate is not None else ""
+        places = ", ".join(map(str, servers))
+        who = f"servers {places} run" if len(servers) > 1 else f"server {places} runs"
+        words.append(f"{who} epoch {'?' if epoch is None else epoch}{gives}")
+    yield Diagnosis("mixed flags", "; ".join(words), 1.0)
+
+
 def _diagnose(seen: Observed) -> Iterator[Diagnosis]:
-    busy = {n: s for n, s in enumerate(seen.servers) if s.running is not None and s.max_running}
+    yield from _mixed(seen)
+    for kind in _by_epoch(seen).values():
+        yield from _imbalance(kind)
+    alike = _alike(seen)
+    busy = {n: s for n, s in alike.items() if s.running is not None and s.max_running}
     if not busy:
         return
     servers = list(busy.values())
@@ -159,7 +193,9 @@ def _diagnose(seen: Observed) -> Iterator[Diagnosis]:
     queued = _mean([s.queued for s in servers]) or 0.0
     kv, mamba = _mean([s.kv_usage for s in servers]), _mean([s.mamba_usage for s in servers])
     offered = seen.offered_concurrency
-    each = offered / len(seen.servers) if offered is not None else None
+    # What is offered to servers of two kinds says nothing of how much goes to which.
+    whole = len(alike) == len(seen.servers)
+    each = offered / len(seen.servers) if offered is not None and whole else None
     bound = held_by(
         running=running,
         slots=slots,
@@ -183,10 +219,17 @@ def _diagnose(seen: Observed) -> Iterator[Diagnosis]:
         evidence += f"; {each:.0f} requests offered a server"
     if bound is not None:
         yield Diagnosis(bound, evidence, _confidence(bound, running / slots, queued))
+
+
+def _imbalance(servers: dict[int, ServerNumbers]) -> Iterator[Diagnosis]:
+    """One of these, which run the same flags, that is far slower than the others."""
     rates = {
         n: s.gen_tok_s
-        for n, s in busy.items()
-        if s.gen_tok_s is not None and (s.steady_s is None or s.steady_s >= WARM_S)
+        for n, s in servers.items()
+        if s.running is not None
+        and s.max_running
+        and s.gen_tok_s is not None
+        and (s.steady_s is None or s.steady_s >= WARM_S)
     }
     if len(rates) >= 3 and min(rates.values()) < 0.6 * median(rates.values()):
         slow = min(rates, key=lambda n: rates[n])
@@ -216,8 +259,8 @@ def _is_hybrid(seen: Observed) -> bool:
 def _proposals(seen: Observed, *, capped: bool) -> list[Proposal]:
     new = dialect.is_new(seen.sglang, None)
     hybrid = _is_hybrid(seen)
-    now = _mean([s.max_running for s in seen.servers])
-    rate = _mean([s.gen_tok_s for s in seen.servers])
+    now = _mean([s.max_running for s in _alike(seen).values()])
+    rate = _mean([s.gen_tok_s for s in _alike(seen).values()])
     predicted_now = _predict(seen, seen.flags, new)
     made: list[Proposal] = []
     for change, unset, because, risk in _changes(seen.flags, new, hybrid=hybrid, capped=capped):

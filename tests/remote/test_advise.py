@@ -201,3 +201,22 @@ def test_a_server_that_has_just_come_is_not_called_slow() -> None:
 
     assert not slow(2)
     assert slow(31)
+
+
+def test_servers_with_different_flags_are_said_first_and_compared_among_themselves() -> None:
+    """No mean of two kinds, and none is slow beside those of other flags."""
+    new = replace(FULL, max_running=72, running=72, gen_tok_s=1_300.0, epoch=4)
+    old = replace(FULL, max_running=37, running=37, gen_tok_s=600.0, epoch=3)
+    servers = [new, new, new, new, old, old, old]
+    found = advise(Observed(flags=BAD, servers=servers, offered_concurrency=399)).diagnosis
+    assert all(one.bound_by != "requests" for one in found)
+    assert found[0].bound_by == "mixed flags"
+    assert found[0].evidence == (
+        "servers 0, 1, 2, 3 run epoch 4 (1,300 tok/s each); "
+        "servers 4, 5, 6 run epoch 3 (600 tok/s each)"
+    )
+    assert "72 of 72 slots" in found[1].evidence
+    assert all(one.bound_by != "imbalance" for one in found)
+    slow = replace(old, gen_tok_s=200.0)
+    found = advise(Observed(flags=BAD, servers=[new, new, new, old, old, slow, old])).diagnosis
+    assert "server 5 gives 200 tok/s, the others 600" in [one.evidence for one in found]
