@@ -15,7 +15,7 @@ from textual import events
 from textual.message import Message
 
 from console import model, reckon
-from console.text import UNKNOWN, bar, duration, moment, number, percent, spark, visible
+from console.text import UNKNOWN, bar, duration, moment, number, percent, short, spark, visible
 from console.trend import nice_top, shrink
 from console.widgets.paint import (
     Line,
@@ -46,6 +46,9 @@ ROW_MIN, ROW_LEAST = 26, 16
 """Cells of a row that tells throughput and cache, and of one with nothing but slots: where there
 is no room for all GPUs otherwise, seeing each one comes first."""
 
+BRIEF = 13
+"""Cells of a GPU where not even rows have room: what it is, how full, how fast."""
+
 CHOSEN = "▸"
 """In front of the GPU that actions mean: colour alone is no sign."""
 
@@ -64,9 +67,10 @@ STATE_SIGN = {
 
 @dataclass(frozen=True)
 class Form:
-    """How the fleet is laid out: cards of a size, or rows in so many columns."""
+    """How the fleet is laid out: cards of a size, rows in so many columns, or one short text a GPU,
+    so many a row."""
 
-    kind: Literal["cards", "rows"]
+    kind: Literal["cards", "rows", "brief"]
     columns: int
     height: int
     each: int = 1
@@ -85,6 +89,9 @@ def arrange(count: int, width: int, height: int) -> Form:
     for least in (ROW_MIN, ROW_LEAST):
         while ceil(count / columns) + 1 > height and width // (columns + 1) >= least:
             columns += 1
+    if ceil(count / columns) + 1 > height:
+        across = max(1, width // BRIEF)
+        return Form("brief", across, min(max(1, height), ceil(count / across)))
     return Form("rows", columns, min(height, ceil(count / columns) + 1))
 
 
@@ -409,6 +416,31 @@ def row_line(view: View, columns: list[_Column], width: int) -> list[Part]:
     return line
 
 
+def brief_part(view: View, width: int) -> list[Part]:
+    """``0● 37/37 669`` in exactly ``width`` cells; of one that is not ready, its state."""
+    sign, tone, word = _state(view)
+    number_of = f"{CHOSEN if view.focused else ''}{view.gpu}"
+    text = f"{_slots(view)} {short(view.server.gen_tok_s)}" if word == "ready" else word
+    head: list[Part] = [(number_of, f"bold {gpu_style(view.gpu)}"), (f"{sign} ", tone)]
+    return spread([*head, (cut(text, width - 1 - width_of(head)), tone)], [], width)
+
+
+def _brief_lines(views: list[View], columns: int, height: int, width: int) -> list[Line]:
+    """Several GPUs a row, in their order; where they do not all fit, those in a bad state first."""
+    each = width // columns
+    if ceil(len(views) / columns) > height:
+        views = sorted(views, key=lambda v: (seen_as(v.server) == "ready", v.gpu))
+    shown = views[: columns * height]
+    lines: list[Line] = [
+        [part for view in shown[at : at + columns] for part in brief_part(view, each)]
+        for at in range(0, len(shown), columns)
+    ]
+    if len(shown) < len(views):
+        more: list[Part] = [(f" +{len(views) - len(shown)}", "bold warn")]
+        lines[-1] = spread(lines[-1], more, width)
+    return lines
+
+
 def _suspects(state: model.State, gpu: int) -> int:
     """How many are to be tried alone, where this server is kept for one of them; else 0."""
     server = state.servers.get(gpu)
@@ -476,6 +508,8 @@ class Cards(Painted):
                 boxes = [card_lines(v, each, tall) for v in views[start : start + columns]]
                 lines += [[p for box in boxes for p in box[i]] for i in range(tall)]
             return lines
+        if self.form.kind == "brief":
+            return _brief_lines(views, columns, height, width)
         shown = row_columns(each - 1)
         rows = max(1, height - 1)
         head: list[Part] = []
@@ -508,7 +542,7 @@ class Cards(Painted):
         if gpu not in numbers:
             return None if not numbers else numbers[0 if across + down > 0 else -1]
         columns = self.form.columns
-        if self.form.kind == "cards":
+        if self.form.kind != "rows":
             by = across + down * columns
         else:
             by = across * ceil(len(numbers) / columns) + down
@@ -524,6 +558,10 @@ class Cards(Painted):
         column = min(columns - 1, x // max(1, self.size.width // columns))
         if self.form.kind == "cards":
             index = (y // self.form.each) * columns + column
+        elif self.form.kind == "brief":
+            if ceil(len(numbers) / columns) > self.form.height:
+                return None  # they stand in another order
+            index = y * columns + column
         else:
             per = ceil(len(numbers) / columns)
             index = column * per + y - 1 if y else -1

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from console.text import moment
-from console.widgets.cards import View, card_lines, row_columns, row_line
+from console.widgets.cards import Cards, View, card_lines, row_columns, row_line
 from remote.protocol import ServerInfo, ServerState
+from tests.console.screen.driver import driven
 
 READY = ServerState(gpu=3, state="ready", running=37, gen_tok_s=661.0, kv_usage=0.2)
 
@@ -79,3 +80,12 @@ def test_a_server_that_died_shows_it_once_it_is_up_again(width: int, words: str)
     assert "● ready ↻3" in row
     assert "● ready ↻3" in card(died, width)
     assert "↻" not in card(READY, width)
+
+
+async def test_the_smallest_terminal_shows_every_gpu() -> None:
+    """Several short texts a row, no GPU left out."""
+    async with driven((40, 10)) as one:
+        cards = one.app.screen.query_one(Cards)
+        await one.until(lambda: cards.form.kind == "brief")
+        await one.until(lambda: all(f"{gpu}●" in one.screen() for gpu in range(8)))
+        assert "37/37" in one.screen()
