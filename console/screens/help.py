@@ -77,7 +77,10 @@ def help_lines(
     def refused(group: str) -> bool:
         return not changes and all(a.changes for a in ACTIONS if a.group == group)
 
-    for group in sorted(groups, key=lambda g: (g != first, refused(g))):
+    def late(group: str) -> bool:
+        return not changes and any(a.changes for a in ACTIONS if a.group == group)
+
+    for group in sorted(groups, key=lambda g: (g != first, late(g))):
         off = "  (not here: this console only looks)" if refused(group) else ""
         lines.append([(group, "bold strong"), (off, "dim")])
         inside = sorted((a for a in ACTIONS if a.group == group), key=_off(changes))

@@ -272,3 +272,14 @@ def test_that_one_may_only_look_comes_last() -> None:
     assert found[-1].level == "info"
     assert found[-1].code == "link"
     assert found[0].level in ("warning", "error")
+
+
+def test_the_help_of_a_recording_begins_with_what_plays_it() -> None:
+    """What would change something comes last in it."""
+    lines = [
+        "".join(t for t, _ in line) for line in help_lines("fleet", 100, changes=False, replay=True)
+    ]
+    groups = [line.split("  ")[0] for line in lines if line and not line.startswith(" ")]
+    assert groups[0] == "Replay"
+    restart, quits = (next(i for i, x in enumerate(lines) if w in x) for w in ("Restart", "Quit"))
+    assert restart > quits
