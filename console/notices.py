@@ -49,9 +49,7 @@ def notices(state: State, now: float) -> list[Notice]:
     found = _link(state, now)
     looks = _only_looks(state)
     if state.received is None:
-        if (
-            not found and not looks
-        ):  # nothing is known, which is not the same as nothing being wrong
+        if not (found or looks):  # nothing is known, which does not mean that nothing is wrong
             link = state.link
             doing = link.text if link.state == "connecting" and link.text else link.state
             found.append(Notice("info", f"{doing} …", "", None, "link"))
@@ -91,8 +89,9 @@ def _only_looks(state: State) -> list[Notice]:
     if link.state != "read-only":
         return []
     text = link.text or "this console may only look"
-    helps = "deploy" if "deploy" in text else ""
-    return [Notice("info", text, helps, None, "link")]
+    if "deploy" in text:  # nobody chose that, and a key mends it
+        return [Notice("warning", text, "deploy", None, "link")]
+    return [Notice("info", text, "", None, "link")]
 
 
 def _alerts(state: State, shown: str) -> list[Notice]:

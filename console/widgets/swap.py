@@ -209,7 +209,7 @@ def brief_lines(swap: Swap, pair: tuple[Epoch, Epoch] | None, width: int) -> lis
     sign = "✔ " if swap.state == "done" else ""
     took = duration((swap.ended or swap.began) - swap.began)
     keys: list[Part] = [("  esc", "bold accent"), (" hides", "dim")]
-    said = visible(swap.text) or f"epoch {swap.to_epoch} {swap.state}"
+    said = mixed.left(swap) or visible(swap.text) or f"epoch {swap.to_epoch} {swap.state}"
     room = max(10, width - width_of(keys) - 1 - len(f"{sign}  in {took}"))
     text = f"{sign}{cut(said, room)}  in {took}"
     lines: list[Line] = [spread([(text, _STATE[swap.state])], keys, width)]
