@@ -643,6 +643,8 @@ async def test_skipped_lines_are_counted_in_the_title() -> None:
     """A flood on the other side."""
     async with driven() as one:
         await one.keys("0", "l")
+        one.story.on_message(LogPart("gpu0", 1, 0, 0, ["before"]))
+        await one.sees("before")  # what was skipped before somebody looked is in the file alone
         one.story.on_message(LogPart("gpu0", 1, 0, 0, ["after"], skipped=12_345))
         await one.until(lambda: "12k skipped" in one.screen())
 
