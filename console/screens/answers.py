@@ -248,6 +248,7 @@ class AnswersScreen(Modal[None]):
         """Open it, or go on looking."""
         if event.option_index < len(self.found):
             self.app.push_screen(AnswerScreen(self.found[event.option_index]))
+            self._follow()  # the list behind it says at once that it is held
         elif self._next:
             event.option_list.replace_option_prompt_at_index(event.option_index, "looking …")
             self.app.spawn(self.load(on=True))

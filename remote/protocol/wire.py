@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import msgspec
 
@@ -19,8 +20,14 @@ SILENCE_S = 60.0
 
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _PIECE = MAX_LINE // 8  # escaping can make six characters of one; leave room for the envelope
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Message]:
+    """Made when the first line comes: going through all types takes a tenth of a console's start
+    up to its first frame."""
+    return msgspec.json.Decoder(Message)
 
 
 def _ascii(message: Message) -> bytes:
@@ -60,7 +67,7 @@ class Decoder:
         if not line.strip():
             return None
         try:
-            message = _decoder.decode(line)
+            message = _decoder().decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.bad += 1
             return None

@@ -91,7 +91,7 @@ BEGAN = 1_796_140_000.0
 JOURNAL = "5a0e61d2c3b47f98"
 """Which journal the story's agent writes."""
 
-BAD = STORY
+BAD = {**STORY}
 STEPS: tuple[tuple[StepName, float], ...] = (
     ("pause", 1),
     ("drain", 9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from console.screens.rollback import EpochRows, RollbackScreen
 from remote.protocol import Epoch, Rollback
@@ -50,7 +51,8 @@ async def test_any_epoch_can_be_gone_back_to_and_the_plan_follows(size: tuple[in
 async def test_what_the_agent_refuses_cannot_be_agreed_to() -> None:
     """Its reason stands where the plan would."""
     async with driven() as one:
-        one.story.epochs[1].flags["mem-fraction-static"] = 7.0
+        first = one.story.epochs[1]
+        one.story.epochs[1] = replace(first, flags={**first.flags, "mem-fraction-static": 7.0})
         await a_try_too_many(one)
         await one.sees("mem-fraction-static must lie between 0 and 1")
         await one.keys("enter")
