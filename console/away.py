@@ -12,6 +12,7 @@ from console.prefs import Seen
 from console.text import duration, moment
 from remote import since
 from remote.protocol import Event
+from remote.seen import seen
 
 LEAST_S = 120.0
 """A shorter absence is not worth a panel."""
@@ -44,7 +45,7 @@ def account(seen: Seen, state: State, events: Sequence[Event]) -> Callable[[int]
 def seen_now(state: State) -> Seen:
     """Where things stand, to be told from at the next look."""
     event = state.events[-1].id if state.events else 0
-    return since.seen(state.time, event, state.progress, reckon.eta(state, state.time).at)
+    return seen(state.time, event, state.progress, reckon.eta(state, state.time).at)
 
 
 def title(seen: Seen, state: State) -> str:

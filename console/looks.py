@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from console import away, prefs
+from console import prefs
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -32,6 +32,8 @@ class Looks:
         first, watch.looked = not watch.looked, True
         if not watch.greeted:
             watch.greeted = True
+            from console import away  # not needed for the first frame
+
             if watch.replay is None and away.worth_telling(watch.seen, watch.state):
                 from console.deeds import tell_away  # not needed for the first frame
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from remote.since import Seen as Seen
+from remote.seen import Seen as Seen
 
 MOST_SEEN = 200
 """Looks that are remembered, the newest."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from console import away, model, reckon
+from console import model, reckon
 from console.feed import Connect, Feed, FeedError
 from console.flags import Book
 from console.lookback import Lookback
@@ -178,6 +178,8 @@ class Watch:
         cut — whoever looked before it has been away since, and is to be told."""
         if self._which != self.state.journal:
             self._turn_to(self.state.journal)
+        from console import away  # not needed for the first frame
+
         before, self._stood = self._stood, away.seen_now(self.state)
         self.began = self.began or self.state.time
         if self.looked and before is not None and gap >= away.LEAST_S:

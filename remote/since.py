@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
-import msgspec
-
 from remote.protocol import Alert, Event, Progress
+from remote.seen import Seen
 
 Level: TypeAlias = Literal["error", "warning", "good", "info"]
 
@@ -49,41 +48,6 @@ _VARIES = re.compile(r"(GPU \d+)|\d[\w.,%]*(?: (?:h|min|s)\b)?")
 _TOPIC = re.compile(r"GPU \d+(?=: \d)|\w+")
 """What an alert is about, of its text: ``GPU 3`` that is hot, ``GPU`` that are not seen, ``disk``,
 ``S3``, ``ETA``; the text on its end begins alike."""
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """Where things stood when somebody last looked (the agent's clock)."""
-
-    time: float = 0.0
-    event: int = 0
-    completed: int = 0
-    rate: float = 0.0
-    eta_at: float | None = None
-    failed: int | None = None
-    """None, here and below, where an earlier version did not note it."""
-    set_aside: int | None = None
-    not_in_s3: int | None = None
-    retries: dict[str, int] | None = None
-    """Of the run's process ``pid``, by cause."""
-    pid: int = 0
-
-
-def seen(now: float, event: int, progress: Progress | None, eta_at: float | None) -> Seen:
-    """Where things stand; ``event`` is the newest one's id."""
-    if progress is None:
-        return Seen(now, event, eta_at=eta_at)
-    return Seen(
-        now,
-        event,
-        progress.completed,
-        progress.rate_per_sec,
-        eta_at,
-        progress.failed,
-        progress.set_aside,
-        progress.not_in_s3,
-        progress.retries,
-        progress.pid,
-    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from remote.agent.eta import over
 from remote.agent.webhook import Caller, Webhook, now_utc, span
 from remote.journal import Journal
 from remote.protocol import Alert, Event
-from remote.since import Seen, Words, account, seen
+from remote.seen import Seen, seen
+from remote.since import Words, account
 
 DIGEST_S: Final = 8 * 3600.0
 """So often is told what happened while nobody looked and a run goes on."""

@@ -54,7 +54,7 @@ from remote.protocol import (
 )
 from remote.recording import Recording
 from remote.samples import Sample
-from remote.since import Seen
+from remote.seen import Seen
 from tests.console.screen.story import BEGAN, JOURNAL, Story
 
 FOLDER = Path(__file__).parent / "golden"
