@@ -178,7 +178,7 @@ class Pair:
         Path("/run/sshd").mkdir(exist_ok=True)
         (ssh / "sshd.pid").unlink(missing_ok=True)
         script = (
-            "for f in /root/.bashrc /root/.profile /root/.bash_profile; do "
+            "for f in ~root/.bashrc ~root/.profile ~root/.bash_profile; do "
             '[ ! -e "$f" ] || mount --bind /dev/null "$f"; done; '
             "exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "
             '/usr/sbin/sshd -f "$1/sshd_config" -E "$1/sshd.log"'

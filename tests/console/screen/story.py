@@ -391,10 +391,34 @@ class Story:
     def snapshot(self, full: bool = True) -> Snapshot:
         """The state now."""
         self.seq += 1
-        heat = 4 * math.sin(self.now / 300)
+        return Snapshot(
+            time=self.now,
+            seq=self.seq,
+            full=full,
+            target=self.spec,
+            infos=self._infos(),
+            servers=self._servers(),
+            gpus=self._gpus(),
+            host=HostState(0.18, 6.1, 61 << 30, 512 << 30, 1_400 << 30, 2_000 << 30, True),
+            run=RunState(
+                self.alive,
+                4242 if self.alive else None,
+                "expansion_completions",
+                "expansion_prompts.jsonl",
+                self._progress(),
+                concurrency=self.concurrency,
+            ),
+            epochs=list(self.epochs),
+            swap=self.swap,
+            alerts=list(self.alerts),
+            verdict=self.verdict,
+            journal=self.journal,
+        )
+
+    def _progress(self) -> Progress:
         rate = sum(self.tok_s(s) for s in self.servers) / 2_711 if self.alive else 0.0
         left = int(self.total - self.done)
-        progress = Progress(
+        return Progress(
             total=self.total,
             completed=int(self.done),
             failed=12,
@@ -445,80 +469,67 @@ class Story:
             tokens_lost=9_040,
             message="747 done, 0 repaired, 8/8 healthy",
         )
-        return Snapshot(
-            time=self.now,
-            seq=self.seq,
-            full=full,
-            target=self.spec,
-            infos=[
-                ServerInfo(
-                    s.gpu,
-                    30000 + s.gpu,
-                    5000 + s.gpu,
-                    self.began,
-                    ["python", "-m", "sglang.launch_server"],
-                    self.epochs[s.epoch - 1].flags,
-                    f"sglang_logs/sglang_gpu{s.gpu}.log",
-                    s.epoch,
-                    "0.5.12",
-                    s.slots,
-                    s.slots * 5,
-                    483_922,
-                )
-                for s in self.servers
-            ],
-            servers=[
-                ServerState(
-                    s.gpu,
-                    s.state,  # type: ignore[arg-type]
-                    Lights(
-                        s.state not in ("stopped", "failed"),
-                        s.state in ("ready", "draining"),
-                        self.running(s) > 0,
-                    ),
-                    s.phase,
-                    s.phase_since if s.phase else None,
-                    PHASE_USUAL_S if s.phase_since and s.phase else None,
-                    running=self.running(s),
-                    queued=2 if s.state == "ready" else 0,
-                    gen_tok_s=self.tok_s(s) if s.state in ("ready", "draining") else None,
-                    kv_usage=self.kv(s) if s.state == "ready" else None,
-                    mamba_usage=self.mamba(s) if s.state == "ready" else None,
-                    retractions=0,
-                    dispatch=s.dispatch,
-                    in_flight=self.running(s) + 4 if s.state == "ready" else 0,
-                    cause=s.cause,
-                )
-                for s in self.servers
-            ],
-            gpus=[
-                GpuState(
-                    s.gpu,
-                    "NVIDIA RTX PRO 6000 Blackwell",
-                    0.97 if self.running(s) else 0.0,
-                    83_204 if s.state != "stopped" else 4,
-                    97_887,
-                    (61 + heat + s.gpu % 3 if self.running(s) else 38) + s.heat,
-                    428 + 20 * math.sin(self.now / 7 + s.gpu) if self.running(s) else 74,
-                    600,
-                )
-                for s in self.servers
-            ],
-            host=HostState(0.18, 6.1, 61 << 30, 512 << 30, 1_400 << 30, 2_000 << 30, True),
-            run=RunState(
-                self.alive,
-                4242 if self.alive else None,
-                "expansion_completions",
-                "expansion_prompts.jsonl",
-                progress,
-                concurrency=self.concurrency,
-            ),
-            epochs=list(self.epochs),
-            swap=self.swap,
-            alerts=list(self.alerts),
-            verdict=self.verdict,
-            journal=self.journal,
-        )
+
+    def _infos(self) -> list[ServerInfo]:
+        return [
+            ServerInfo(
+                s.gpu,
+                30000 + s.gpu,
+                5000 + s.gpu,
+                self.began,
+                ["python", "-m", "sglang.launch_server"],
+                self.epochs[s.epoch - 1].flags,
+                f"sglang_logs/sglang_gpu{s.gpu}.log",
+                s.epoch,
+                "0.5.12",
+                s.slots,
+                s.slots * 5,
+                483_922,
+            )
+            for s in self.servers
+        ]
+
+    def _servers(self) -> list[ServerState]:
+        return [
+            ServerState(
+                s.gpu,
+                s.state,  # type: ignore[arg-type]
+                Lights(
+                    s.state not in ("stopped", "failed"),
+                    s.state in ("ready", "draining"),
+                    self.running(s) > 0,
+                ),
+                s.phase,
+                s.phase_since if s.phase else None,
+                PHASE_USUAL_S if s.phase_since and s.phase else None,
+                running=self.running(s),
+                queued=2 if s.state == "ready" else 0,
+                gen_tok_s=self.tok_s(s) if s.state in ("ready", "draining") else None,
+                kv_usage=self.kv(s) if s.state == "ready" else None,
+                mamba_usage=self.mamba(s) if s.state == "ready" else None,
+                retractions=0,
+                dispatch=s.dispatch,
+                in_flight=self.running(s) + 4 if s.state == "ready" else 0,
+                cause=s.cause,
+            )
+            for s in self.servers
+        ]
+
+    def _gpus(self) -> list[GpuState]:
+        heat = 4 * math.sin(self.now / 300)
+        return [
+            GpuState(
+                s.gpu,
+                "NVIDIA RTX PRO 6000 Blackwell",
+                0.97 if self.running(s) else 0.0,
+                83_204 if s.state != "stopped" else 4,
+                97_887,
+                (61 + heat + s.gpu % 3 if self.running(s) else 38) + s.heat,
+                428 + 20 * math.sin(self.now / 7 + s.gpu) if self.running(s) else 74,
+                600,
+            )
+            for s in self.servers
+        ]
 
     def history(self, since: float, until: float, points: int) -> History:
         """Samples of the past, as they would have been on the bad flags."""
