@@ -168,7 +168,27 @@ class Story:
                 s3=S3Spec(bucket="expansion"),
             ),
         )
-        self.epochs = [
+        self.epochs = self._first_epochs()
+        self.swap: Swap | None = None
+        self.kept = False
+        """Whether somebody has promoted the canary."""
+        self.status: Any = "running"
+        self.alive = True
+        self.concurrency: int | Literal["auto"] = "auto"
+        self.done = 9_871.0
+        self.total = 193_010
+        self.tokens = self.done * 2_711
+        self.alerts: list[Alert] = []
+        self.verdict: Verdict | None = self._first_verdict()
+        self.events: list[Event] = []
+        self.seq = 0
+        self._closed = asyncio.Event()
+        self.connected = True
+        self._tell_of_the_start()
+        self.advance(elapsed)
+
+    def _first_epochs(self) -> list[Epoch]:
+        return [
             Epoch(
                 1,
                 self.began - 900,
@@ -185,17 +205,9 @@ class Story:
                 2, self.began, BAD, "ops", "a little more memory", 661.8, 37, 0.74, 0.20, 38_000.0
             ),
         ]
-        self.swap: Swap | None = None
-        self.kept = False
-        """Whether somebody has promoted the canary."""
-        self.status: Any = "running"
-        self.alive = True
-        self.concurrency: int | Literal["auto"] = "auto"
-        self.done = 9_871.0
-        self.total = 193_010
-        self.tokens = self.done * 2_711
-        self.alerts: list[Alert] = []
-        self.verdict: Verdict | None = Verdict(
+
+    def _first_verdict(self) -> Verdict:
+        return Verdict(
             self.began + 62,
             "37 slots a server, 660 tok/s a GPU: 1.94 prompts/s, done in 26 h. "
             "The Mamba state pool is the limit; the KV cache is 80% empty",
@@ -206,10 +218,8 @@ class Story:
             37,
             "the Mamba state pool",
         )
-        self.events: list[Event] = []
-        self.seq = 0
-        self._closed = asyncio.Event()
-        self.connected = True
+
+    def _tell_of_the_start(self) -> None:
         self.say("action", "up: 8 servers", who="ops", at=self.began - 60)
         for server in self.servers:
             self.say(
@@ -219,9 +229,8 @@ class Story:
                 at=self.began + server.gpu,
             )
         self.say("run.started", "747 done, 0 repaired, 8/8 healthy", at=self.began + 12)
-        self.say("verdict", self.verdict.text, level="warning", at=self.began + 62)
-        self.say("s3.uploaded", "completions_000018.jsonl (500 records, 6.2 MiB)", at=now - 40)
-        self.advance(elapsed)
+        self.say("verdict", self._first_verdict().text, level="warning", at=self.began + 62)
+        self.say("s3.uploaded", "completions_000018.jsonl (500 records, 6.2 MiB)", at=self.now - 40)
 
     # --- what happens ---
 
