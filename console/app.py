@@ -200,6 +200,12 @@ class StokerApp(App[None], inherit_bindings=False):
         self.set_interval(5, lambda: self._quiet.tidy(self.ringer.touched))
         self.targets.connect()
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """See :class:`App`, which has every stylesheet read twice for the first screen of a mode.
+        What was read just now, on the theme put on before it, cannot be out of date."""
+        if self.up:
+            super().refresh_css(animate)
+
     async def run_async(self, *args: Any, **options: Any) -> None:
         """See :class:`App`."""
         try:
