@@ -14,7 +14,7 @@ from console.action import Action
 from console.actions import ACTIONS, key_name
 from console.registry.look import MOVES
 from console.screens.modal import Modal
-from console.widgets.cards import STATE_SIGN
+from console.widgets.gpu import STATE_SIGN
 from console.widgets.paint import Line, Part, Tall, pad
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from textual.widgets import Input, Static
 
 from console import flags as flag_rules
 from console import mixed, model
-from console.actions import BY_NAME, command_line, danger
-from console.feed import PLAN_S, FeedError
-from console.notices import proposed
+from console.actions import BY_NAME
+from console.proposal import STRATEGIES, Field, Proposal
 from console.screens.about import AboutScreen
 from console.screens.confirm import not_the_word, word_hint
 from console.screens.modal import Modal
@@ -25,16 +24,8 @@ from console.text import visible
 from console.watch import Watch
 from console.widgets.flag_table import DETAIL, HEAD, FlagTable
 from console.widgets.paint import Line, Tall
-from console.widgets.plan import (
-    STRATEGIES,
-    Field,
-    How,
-    difference_lines,
-    entry,
-    how_lines,
-    predicted_lines,
-)
-from remote.protocol import Flags, FlagValue, Plan, Restart
+from console.widgets.plan import difference_lines, entry, how_lines, predicted_lines
+from remote.protocol import FlagValue, Restart
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -52,7 +43,7 @@ class _Flags(Suggester):
         dialog = self._dialog
         if dialog.step == "plan":
             return None  # what is typed there is the word
-        return flag_rules.complete(value, dialog.after, dialog.target.book)
+        return flag_rules.complete(value, dialog.proposal.after, dialog.target.book)
 
 
 class PlanText(Tall):
@@ -84,16 +75,9 @@ class RestartScreen(Modal[None]):
     ) -> None:
         super().__init__()
         self.target = watch
-        self.gpu = watch.focus_gpu
-        self.edits: dict[str, FlagValue | None] = dict(watch.draft if edits is None else edits)
-        self._offered: dict[str, FlagValue | None] = {}
-        """Edits it began with by itself."""
-        self.before: Flags = {}
+        self.proposal = Proposal(watch, edits)
         self.step: Literal["edit", "plan"] = "edit"
-        self.how = How()
         self.field: Field = "strategy"
-        self.plans: dict[str, Plan] = {}
-        """What the agent said of each strategy."""
         self.problem = ""
         self.mistyped = ""
         """What is said of a word that was not the one; a plan that comes in leaves it."""
@@ -118,12 +102,7 @@ class RestartScreen(Modal[None]):
             yield Static("", id="keys", markup=False, classes="hint")
 
     def on_mount(self) -> None:
-        """Start from what runs now."""
-        state = self.target.state
-        self.before = model.current_flags(state, self.gpu)
-        if self.gpu is None and not self.edits:
-            self._offered = mixed.finishing(state, self.before)
-            self.edits = dict(self._offered)
+        """The line has the keys."""
         line = self.query_one(Input)
         line.focus()
         line.cursor_position = len(line.value)
@@ -139,36 +118,11 @@ class RestartScreen(Modal[None]):
         if self.is_attached:
             self.refit()
 
-    @property
-    def after(self) -> Flags:
-        """The flags as edited."""
-        return flag_rules.apply(self.before, self.edits)
-
-    @property
-    def plan(self) -> Plan | None:
-        """What the agent said of the chosen strategy."""
-        return self.plans.get(self.how.strategy)
-
-    @property
-    def gpus(self) -> list[int] | None:
-        """The servers meant; None for all."""
-        return None if self.gpu is None else [self.gpu]
-
-    @property
-    def scope(self) -> list[int]:
-        """The same, as numbers."""
-        return self.gpus or self.target.state.numbers
-
-    @property
-    def asks_word(self) -> bool:
-        """Whether a word has to be typed."""
-        numbers = self.target.state.numbers
-        return danger(BY_NAME["restart"], len(self.scope), len(numbers)) == "word"
-
     def refit(self) -> None:
         """Everything as the step wants it."""
         box = self.query_one(".dialog")
-        where = f"GPU {self.gpu}" if self.gpu is not None else f"all {len(self.scope)} servers"
+        wish = self.proposal
+        where = f"GPU {wish.gpu}" if wish.gpu is not None else f"all {len(wish.scope)} servers"
         line = self.query_one("#edit", Input)
         table, plan = self.query_one(FlagTable), self.query_one("#plan-box")
         editing = self.step == "edit"
@@ -179,7 +133,7 @@ class RestartScreen(Modal[None]):
         if editing:
             self._list_flags()
             table.styles.height = max(1, min(most, len(table.rows) + DETAIL + HEAD))
-            changes = len(model.flag_changes(self.before, self.after))
+            changes = len(wish.changes)
             box.border_subtitle = f"{changes} changed" if changes else "nothing changed yet"
             line.display = True
             line.placeholder = "flag=value   (-flag takes one out; words search all flags)"
@@ -188,7 +142,7 @@ class RestartScreen(Modal[None]):
                 if line.value
                 else "  ".join(
                     f"-{n}" if v is None else f"{n}={model.flag_text(v)}"
-                    for n, v in self.proposed().items()
+                    for n, v in wish.advised().items()
                 )
             )
             first = f"tab takes what is proposed: {change}\n" if change else ""
@@ -198,9 +152,9 @@ class RestartScreen(Modal[None]):
             rows = len(self.plan_lines(max(40, self.app.size.width - 8)))
             plan.styles.height = max(1, min(most, rows))
             box.border_subtitle = "nothing has been done yet"
-            line.display = self.asks_word
+            line.display = wish.asks_word
             line.placeholder = word_hint(BY_NAME["restart"].word)
-            how = "type restart, then enter" if self.asks_word else "y restarts"
+            how = "type restart, then enter" if wish.asks_word else "y restarts"
             self.say_keys(f"{how}   ↑↓ choose   tab turns   esc back to the flags")
         said = self.query_one("#said", Static)
         busy = mixed.under_way(self.target.state)
@@ -215,11 +169,12 @@ class RestartScreen(Modal[None]):
     def _list_flags(self) -> None:
         """Those that are set, or those that what is typed means."""
         table = self.query_one(FlagTable)
+        wish = self.proposal
         typed = self.query_one("#edit", Input).value.lstrip("-")
         search = typed.partition("=")[0].strip()
         chosen = table.chosen
         table.rows = flag_rules.rows(
-            self.target.book, self.before, self.edits, search, every=bool(search)
+            self.target.book, wish.before, wish.edits, search, every=bool(search)
         )
         if chosen is not None and not search:
             table.choose(chosen.name)
@@ -234,14 +189,14 @@ class RestartScreen(Modal[None]):
 
     def plan_lines(self, width: int) -> list[Line]:
         """What is about to be done."""
-        state, app = self.target.state, self.app
-        brief = app.size.height < BRIEF_BELOW
-        plan = self.plan
+        state, wish = self.target.state, self.proposal
+        brief = self.app.size.height < BRIEF_BELOW
+        plan, scope = wish.plan, wish.scope
         gap: list[Line] = [] if brief else [[]]
-        lines = difference_lines(state, self.scope, self.before, self.after, width)
-        lines += predicted_lines(state, plan, self.scope, width)
+        lines = difference_lines(state, scope, wish.before, wish.after, width)
+        lines += predicted_lines(state, plan, scope, width)
         lines += gap
-        lines += how_lines(self.how, self.field, self.plans, len(self.scope), width, brief=brief)
+        lines += how_lines(wish.how, self.field, wish.plans, len(scope), width, brief=brief)
         for warning in plan.warnings if plan is not None else ():
             rows = textwrap.wrap(visible(warning), max(20, width - 2))
             lines += [
@@ -251,31 +206,7 @@ class RestartScreen(Modal[None]):
         if done and not brief:
             lines += entry("stays", f"the {done:,} finished prompts", "text", width)
         lines += gap
-        return [*lines, *entry("from a shell", self.shell_line(), "dim", width)]
-
-    def shell_line(self) -> str:
-        """The command line that does the same."""
-        request = self.request(dry_run=False)
-        return command_line(
-            BY_NAME["restart"],
-            self.target.name,
-            gpus=self.gpus,
-            set_flags=request.set_flags if request is not None else {},
-            unset_flags=request.unset_flags if request is not None else (),
-            more=self.options(),
-            file=self.target.file,
-        )
-
-    def options(self) -> list[str]:
-        """The way of the restart as options of the command line."""
-        how = self.how
-        words = ["--strategy", how.strategy] if len(self.scope) > 1 else []
-        words += ["--in-flight", how.in_flight]
-        if how.at_once > 1 and "at_once" in how.fields(len(self.scope)):
-            words += ["--at-once", str(how.at_once)]
-        if how.within is not None:
-            words += ["--confirm-within", f"{how.within:g}"]
-        return words
+        return [*lines, *entry("from a shell", wish.shell_line(), "dim", width)]
 
     # --- editing ---
 
@@ -290,7 +221,7 @@ class RestartScreen(Modal[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take an edit in, or go on."""
         event.stop()
-        text = event.value.strip()
+        text, wish = event.value.strip(), self.proposal
         if self.step == "plan":
             if text == BY_NAME["restart"].word:
                 self.go()
@@ -300,10 +231,10 @@ class RestartScreen(Modal[None]):
                 self.refit()
             return
         if not text:
-            self.app.spawn(self.ask_plan() if self.plan is None else self.show_plan())
+            self.app.spawn(self.ask_plan() if wish.plan is None else self.show_plan())
             return
         try:
-            edit = flag_rules.parse(text, {**self.before, **self.after}, self.target.book)
+            edit = flag_rules.parse(text, {**wish.before, **wish.after}, self.target.book)
         except flag_rules.FlagError as mistake:
             self.problem = str(mistake)
             self.refit()
@@ -314,11 +245,7 @@ class RestartScreen(Modal[None]):
             self.refit()
             return
         self.problem = ""
-        if model.flag_text(edit.value) == model.flag_text(self.before.get(edit.name)):
-            self.edits.pop(edit.name, None)
-        else:
-            self.edits[edit.name] = edit.value
-        self.plans.clear()
+        wish.edit(edit.name, edit.value)
         with self.prevent(Input.Changed):
             event.input.value = ""
         table = self.query_one(FlagTable)
@@ -351,9 +278,8 @@ class RestartScreen(Modal[None]):
             by = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10}[key]
             table.move(by)
             return True
-        if key == "tab" and not line.value and (change := self.proposed()):
-            self.edits |= change
-            self.plans.clear()
+        if key == "tab" and not line.value and self.proposal.advised():
+            self.proposal.take_advice()
             self.refit()
             return True
         if key == "f1" and table.chosen is not None:
@@ -361,35 +287,29 @@ class RestartScreen(Modal[None]):
             return True
         if key == "tab":
             row = table.chosen
-            completed = flag_rules.complete(line.value, self.after, self.target.book)
+            after, book = self.proposal.after, self.target.book
+            completed = flag_rules.complete(line.value, after, book)
             if "=" not in line.value and row is not None and (not completed or table.cursor):
-                completed = flag_rules.typed(row.name, self.after, self.target.book)
+                completed = flag_rules.typed(row.name, after, book)
             if completed:
                 line.value = completed
                 line.cursor_position = len(completed)
             return True
         return False
 
-    def proposed(self) -> dict[str, FlagValue | None]:
-        """What the verdict proposes and is not edited so yet."""
-        change = proposed(self.target.state).items()
-        wanted = {name: None if value is False else value for name, value in change}
-        left = {n: v for n, v in wanted.items() if self.edits.get(n, self) != v}
-        return {n: v for n, v in left.items() if self.before.get(n) != v}
-
     def _plan_key(self, key: str) -> bool:
-        servers = len(self.scope)
-        fields = self.how.fields(servers)
+        wish = self.proposal
+        fields = wish.fields
         if key in ("up", "down"):
             at = fields.index(self.field) + (1 if key == "down" else -1)
             self.field = fields[at % len(fields)]
             self.refit()
             return True
         turns = {"tab": 1, "shift+tab": -1}
-        if not self.asks_word:
+        if not wish.asks_word:
             turns |= {"right": 1, "left": -1}
         if key in turns:
-            self.how = self.how.turned(self.field, turns[key], servers)
+            wish.how = wish.how.turned(self.field, turns[key], len(wish.scope))
             self.refit()
             if self.field in ("strategy", "at_once"):
                 self.app.spawn(self.ask_costs())
@@ -398,23 +318,17 @@ class RestartScreen(Modal[None]):
             box = self.query_one("#plan-box")
             box.scroll_relative(y=-5 if key == "pageup" else 5, animate=False)
             return True
-        if key == "y" and not self.asks_word:
+        if key == "y" and not wish.asks_word:
             self.go()
             return True
         return False
 
     def leave(self) -> None:
         """Out, nothing done; what was edited is kept for the next time."""
-        self.keep_draft()
+        if self.proposal.keep():
+            edits = len(self.proposal.edits)
+            self.app.say(f"{edits} edits are kept: r goes on, Config drops them")
         self.dismiss(None)
-
-    def keep_draft(self) -> None:
-        """Edits of the whole fleet outlive the dialog."""
-        if self.gpu is None:
-            own = self.edits != self._offered
-            self.target.draft = dict(self.edits) if own else {}
-            if self.target.draft:
-                self.app.say(f"{len(self.edits)} edits are kept: r goes on, Config drops them")
 
     def back_to_edit(self) -> None:
         """From the plan to the flags."""
@@ -428,41 +342,21 @@ class RestartScreen(Modal[None]):
 
     # --- plan and go ---
 
-    def request(self, *, dry_run: bool, how: How | None = None) -> Restart | None:
-        """What is asked of the agent."""
-        spec = self.target.state.target
-        if spec is None:
-            return None
-        how = how or self.how
-        shown = self.plans.get(how.strategy)
-        return Restart(
-            spec=spec,
-            set_flags={n: v for n, v in self.edits.items() if v is not None},
-            unset_flags=[n for n, v in self.edits.items() if v is None and n in self.before],
-            strategy=how.strategy,
-            gpus=self.gpus,
-            in_flight=how.in_flight,
-            at_once=how.at_once if how.strategy != "all" else 1,
-            confirm_within_min=how.within,
-            take_over=[] if dry_run or shown is None else shown.take_over,
-            dry_run=dry_run,
-        )
-
     async def ask_plan(self) -> None:
         """The plan from the agent, nothing done. It is shown when it comes, unless somebody types
         again by then: what is typed is not to be taken for an answer to it."""
         self.say_keys("asking for the plan …")
         typed = self._typed
-        refused = await self._ask(self.how)
+        refused = await self.proposal.ask(self.proposal.how.strategy)
         if not self.is_attached or self.step != "edit":
             return  # left meanwhile
         if typed != self._typed or self.query_one("#edit", Input).value.strip():
             there = "the plan is there: enter on the empty line shows it"
-            if refused or self.plan is not None:
+            if refused or self.proposal.plan is not None:
                 self.app.say(refused or there, "warning" if refused else "information")
             return
         self.problem = refused
-        if refused or self.plan is None:  # without a plan the flags were edited meanwhile
+        if refused or self.proposal.plan is None:  # without a plan the flags were edited meanwhile
             self.refit()
         else:
             await self.show_plan()
@@ -471,11 +365,11 @@ class RestartScreen(Modal[None]):
         """The second step; then what the other ways would cost."""
         self.step = "plan"
         self.problem = self.mistyped = ""
-        self.field = self.how.fields(len(self.scope))[0]
+        self.field = self.proposal.fields[0]
         line = self.query_one("#edit", Input)
         with self.prevent(Input.Changed):
             line.value = ""
-        if self.asks_word:
+        if self.proposal.asks_word:
             line.focus()
         else:
             self.set_focus(None)
@@ -487,38 +381,22 @@ class RestartScreen(Modal[None]):
         """What each strategy would cost, the chosen one first."""
         self._asked += 1
         mine = self._asked
-        order = sorted(STRATEGIES, key=lambda s: s != self.how.strategy)
-        for strategy in order if len(self.scope) > 1 else order[:1]:
-            how = How(strategy, self.how.in_flight, self.how.at_once, self.how.within)
-            refused = await self._ask(how)
+        wish = self.proposal
+        order = sorted(STRATEGIES, key=lambda s: s != wish.how.strategy)
+        for strategy in order if len(wish.scope) > 1 else order[:1]:
+            refused = await wish.ask(strategy)
             if not self.is_attached or mine != self._asked:
                 return  # something else was chosen meanwhile
-            if strategy == self.how.strategy:
+            if strategy == wish.how.strategy:
                 self.problem = refused
             self.refit()
 
-    async def _ask(self, how: How) -> str:
-        """Ask for one plan; why it was refused, or nothing."""
-        request = self.request(dry_run=True, how=how)
-        if request is None:
-            return "nothing is known of the target yet"
-        try:
-            found = await self.target.call(request, PLAN_S)
-        except FeedError as error:
-            return str(error)
-        if isinstance(found, Plan) and request.set_flags == self._set_flags():
-            self.plans[how.strategy] = found
-        return ""
-
-    def _set_flags(self) -> Flags:
-        return {n: v for n, v in self.edits.items() if v is not None}
-
     def go(self) -> None:
         """Begin, and show it."""
-        request = self.request(dry_run=False)
+        request = self.proposal.request(dry_run=False)
         app, watch = self.app, self.target
-        if self.gpu is None:
-            watch.draft = dict(self.edits)
+        if self.proposal.gpu is None:
+            watch.draft = dict(self.proposal.edits)
         self.dismiss(None)
         if request is not None:
             app.spawn(self._send(app, watch, request))

@@ -18,7 +18,7 @@ from console import model
 from console.notices import notices
 from console.screens.modal import Modal
 from console.text import number, visible
-from console.widgets.cards import STATE_SIGN, seen_as
+from console.widgets.gpu import STATE_SIGN, seen_as
 
 if TYPE_CHECKING:
     from console.app import StokerApp

@@ -8,7 +8,7 @@ from console import model
 from console.logfile import FilePast, seek
 from console.sift import Filter
 from console.text import UNKNOWN, number, short
-from console.widgets.cards import STATE_SIGN, seen_as
+from console.widgets.gpu import STATE_SIGN, seen_as
 from console.widgets.paged_pane import PagedPane
 from console.widgets.paint import Part, gpu_style
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from console import mixed, model
 from console.model import State
+from console.proposal import MODES, STRATEGIES, WITHIN, Field, How
 from console.text import number, short, visible
 from console.widgets.paint import Line, Part, clip, cut, pad
-from remote.protocol import Flags, InFlight, Plan
-
-Strategy: TypeAlias = Literal["rolling", "canary", "all"]
-STRATEGIES: Final[tuple[Strategy, ...]] = ("rolling", "canary", "all")
-MODES: Final[tuple[InFlight, ...]] = ("continue", "drain", "redo")
-WITHIN: Final[tuple[float | None, ...]] = (None, 5, 10, 30, 60)
-"""Minutes for a confirmation; None asks for none."""
-
-Field: TypeAlias = Literal["strategy", "in_flight", "at_once", "within"]
+from remote.protocol import Flags, Plan
 
 _STRATEGY: Final = {
     "rolling": "servers one after the other; the rest go on generating",
@@ -32,42 +24,6 @@ _MODE: Final = {
     "redo": "broken off and generated again from nothing",
 }
 LABEL: Final = 16
-
-
-@dataclass(frozen=True)
-class How:
-    """The way of a restart."""
-
-    strategy: Strategy = "rolling"
-    in_flight: InFlight = "continue"
-    at_once: int = 1
-    within: float | None = None
-    """Minutes in which somebody has to confirm the new flags."""
-
-    def fields(self, servers: int) -> list[Field]:
-        """What can be chosen for so many servers."""
-        if servers < 2:
-            return ["in_flight", "within"]
-        rest: list[Field] = ["at_once", "within"] if self.strategy != "all" else ["within"]
-        return ["strategy", "in_flight", *rest]
-
-    def turned(self, field: Field, by: int, servers: int) -> How:
-        """The same with the next value of one field."""
-
-        def turn(values: Sequence[object], now: object) -> object:
-            at = values.index(now) if now in values else 0
-            return values[(at + by) % len(values)]
-
-        match field:
-            case "strategy":
-                return replace(self, strategy=turn(STRATEGIES, self.strategy))  # type: ignore[arg-type]
-            case "in_flight":
-                return replace(self, in_flight=turn(MODES, self.in_flight))  # type: ignore[arg-type]
-            case "at_once":
-                counts = list(range(1, max(2, servers)))
-                return replace(self, at_once=turn(counts, self.at_once))  # type: ignore[arg-type]
-            case "within":
-                return replace(self, within=turn(WITHIN, self.within))  # type: ignore[arg-type]
 
 
 def reload_cost(plan: Plan | None) -> str:

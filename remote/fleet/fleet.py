@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from remote.fleet import plan as swap_plan
 from remote.fleet import showing
 from remote.fleet.adoption import Adoption, recorded
 from remote.fleet.background import Background
@@ -40,6 +39,7 @@ from remote.protocol import (
     Reading,
     ServerInfo,
     ServerState,
+    Strategy,
     Swap,
     TargetSpec,
 )
@@ -301,7 +301,7 @@ class Fleet:
         current: Epoch | None,
         set_flags: Flags,
         unset_flags: list[str],
-        strategy: swap_plan.Strategy,
+        strategy: Strategy,
         gpus: list[int] | None,
         in_flight: InFlight = "continue",
         at_once: int = 1,

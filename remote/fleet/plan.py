@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from msgspec.structs import replace
 
-from remote.protocol import InFlight, StepName, StepState, Swap, SwapStep
-
-Strategy: TypeAlias = Literal["rolling", "all", "canary"]
+from remote.protocol import InFlight, StepName, StepState, Strategy, Swap, SwapStep
 
 STEPS: tuple[StepName, ...] = (
     "pause",

@@ -13,7 +13,7 @@ from remote.fleet.launcher import describe, one_line
 from remote.fleet.operations import Operations
 from remote.fleet.outside import FleetError, UsageError
 from remote.fleet.server import Server
-from remote.protocol import Epoch, Flags, InFlight, Plan, Swap, TargetSpec
+from remote.protocol import Epoch, Flags, InFlight, Plan, Strategy, Swap, TargetSpec
 from remote.sglang import dialect
 from remote.sglang import flags as sglang_flags
 from remote.sglang.catalogue import FlagError
@@ -28,7 +28,7 @@ class Wish:
 
     set_flags: Flags = field(default_factory=dict)
     unset_flags: list[str] = field(default_factory=list)
-    strategy: swap_plan.Strategy = "rolling"
+    strategy: Strategy = "rolling"
     in_flight: InFlight = "continue"
     at_once: int = 1
     confirm_within_min: float | None = None

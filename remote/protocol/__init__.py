@@ -88,7 +88,7 @@ from remote.protocol.servers import (
 )
 from remote.protocol.settings import Differing, differing, in_words, taken
 from remote.protocol.snapshot import Snapshot
-from remote.protocol.swaps import Epoch, InFlight, StepName, StepState, Swap, SwapStep
+from remote.protocol.swaps import Epoch, InFlight, StepName, StepState, Strategy, Swap, SwapStep
 from remote.protocol.target import (
     ANSWERED,
     MOST_AT_ONCE,
@@ -192,6 +192,7 @@ __all__ = [
     "SourceMix",
     "StepName",
     "StepState",
+    "Strategy",
     "Subscribe",
     "Swap",
     "SwapStep",

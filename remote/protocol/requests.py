@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from remote.protocol.swaps import InFlight
+from remote.protocol.swaps import InFlight, Strategy
 from remote.protocol.target import Flags, TargetSpec
 
 
@@ -36,7 +36,7 @@ class Restart(Struct, tag="restart", frozen=True):
     spec: TargetSpec
     set_flags: Flags = {}
     unset_flags: list[str] = []
-    strategy: Literal["rolling", "all", "canary"] = "rolling"
+    strategy: Strategy = "rolling"
     gpus: list[int] | None = None
     in_flight: InFlight = "continue"
     at_once: int = 1

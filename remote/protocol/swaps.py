@@ -43,6 +43,10 @@ StepName: TypeAlias = Literal[
 ]
 StepState: TypeAlias = Literal["waiting", "doing", "done", "failed", "skipped"]
 
+Strategy: TypeAlias = Literal["rolling", "canary", "all"]
+"""``rolling``: so many servers at a time, the others go on. ``canary``: one first, which is judged.
+``all``: every one at once."""
+
 InFlight: TypeAlias = Literal["continue", "drain", "redo"]
 """What a swap does with answers that are under way. ``continue``: broken off, kept, and gone on
 with on another server or after the restart; where the engine can't, as ``drain``. ``drain``: they
@@ -65,7 +69,7 @@ class Swap(Struct, frozen=True):
     """A plan to bring servers to other flags, and how far it is."""
 
     id: int
-    strategy: Literal["rolling", "all", "canary"]
+    strategy: Strategy
     gpus: list[int]
     from_epoch: int | None
     to_epoch: int

@@ -26,11 +26,11 @@ from textual.widgets import Input
 
 from console.app import StokerApp
 from console.feed import connect_agent
+from console.proposal import STRATEGIES
 from console.screens.restart import RestartScreen
 from console.screens.run import RunText
 from console.widgets.chart import Chart
 from console.widgets.log_pane import LogPane
-from console.widgets.plan import STRATEGIES
 from tests.console.screen.story import connect
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ async def _walk(camera: Camera) -> None:
     dialog = app.screen
     assert isinstance(dialog, RestartScreen)
     await camera.until(lambda: dialog.step == "plan")
-    await camera.until(lambda: len(dialog.plans) == len(STRATEGIES))  # each way with its cost
+    plans = dialog.proposal.plans
+    await camera.until(lambda: len(plans) == len(STRATEGIES))  # each way with its cost
     await camera.take("restart")
     dialog.query_one(Input).value = "restart"
     await pilot.press("enter")

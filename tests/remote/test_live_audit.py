@@ -61,10 +61,19 @@ def live(tmp_path: Path) -> Iterator[Path]:
         writer.kill()
 
 
-def test_an_audit_beside_a_writer_that_seals(live: Path) -> None:
+def looks(folder: Path) -> Iterator[None]:
+    """One after the other for some seconds, and until one can see more than thirty records."""
     end = time.monotonic() + SECONDS
+    while True:
+        enough = len(list(folder.glob("completions_*.jsonl"))) > 11 and time.monotonic() > end
+        yield
+        if enough:
+            return
+
+
+def test_an_audit_beside_a_writer_that_seals(live: Path) -> None:
     last = 0
-    while time.monotonic() < end:
+    for _ in looks(live):
         report = audit(live)
         assert report.violations == []
         assert report.completed >= last
@@ -73,35 +82,31 @@ def test_an_audit_beside_a_writer_that_seals(live: Path) -> None:
 
 
 def test_counts_beside_it_never_go_back(live: Path) -> None:
-    end = time.monotonic() + SECONDS
     counted = 0
-    while time.monotonic() < end:
+    for _ in looks(live):
         before, counted = counted, batches.count(live).records
         assert counted >= before
     assert counted > 30
 
 
 def test_the_mix_beside_it_never_goes_back(live: Path) -> None:
-    end = time.monotonic() + SECONDS
     finished = Finished(live)
     done = 0
-    while time.monotonic() < end:
+    for _ in looks(live):
         before, done = done, finished.look()["test"].done
         assert done >= before
     assert done > 30
 
 
 def test_the_newest_answers_beside_it_have_no_hole(live: Path) -> None:
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    for _ in looks(live):
         found = [answer.index for answer in newest(live, "done", 20).answers]
         assert found == list(range(found[0], max(found[0] - 20, -1), -1))
 
 
 def test_an_export_beside_it_has_every_record_so_far(live: Path, tmp_path: Path) -> None:
-    end = time.monotonic() + SECONDS
     rows = 0
-    while time.monotonic() < end:
+    for _ in looks(live):
         done = export(live, tmp_path / "out.parquet").records
         indices = pq.read_table(tmp_path / "out.parquet", columns=["index"])["index"].to_pylist()
         assert sorted(indices) == list(range(done))

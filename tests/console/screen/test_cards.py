@@ -8,7 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from console.text import moment
-from console.widgets.cards import Cards, View, card_lines, row_columns, row_line
+from console.widgets.card import card_lines
+from console.widgets.cards import Cards
+from console.widgets.gpu import View
+from console.widgets.row import row_columns, row_line
 from remote.protocol import ServerInfo, ServerState
 from tests.console.screen.driver import driven
 

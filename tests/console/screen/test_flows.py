@@ -16,6 +16,7 @@ from console import flags, model, prefs, themes
 from console.app import StokerApp
 from console.config import Target
 from console.model import GAP, LogRing
+from console.proposal import STRATEGIES
 from console.screens.config import Starts
 from console.screens.confirm import Confirm
 from console.screens.events import EventsScreen
@@ -28,7 +29,6 @@ from console.widgets.chart import Chart
 from console.widgets.filter_line import MOST, FilterLine
 from console.widgets.log_pane import LogPane
 from console.widgets.pane import Pane
-from console.widgets.plan import STRATEGIES
 from console.widgets.swap import SwapPanel
 from remote.protocol import (
     Decide,
@@ -135,7 +135,7 @@ async def test_the_word_is_typed_without_help_and_each_way_has_its_own_plan() ->
         dialog = one.app.screen
         assert isinstance(dialog, RestartScreen)
         entry = dialog.query_one(Input)
-        assert flags.complete("r", dialog.after, dialog.target.book) is not None
+        assert flags.complete("r", dialog.proposal.after, dialog.target.book) is not None
         await one.write("r")
         for _ in range(5):
             await one.pilot.pause()
@@ -394,7 +394,7 @@ async def test_an_earlier_epoch_is_a_starting_point() -> None:
         await one.keys("down", "enter")
         await one.until(lambda: isinstance(one.app.screen, RestartScreen))
         assert isinstance(one.app.screen, RestartScreen)
-        assert one.app.screen.edits == {"mem-fraction-static": 0.80}
+        assert one.app.screen.proposal.edits == {"mem-fraction-static": 0.80}
         await one.keys("enter")
         await one.sees("0.85 → 0.8")
 
@@ -434,7 +434,7 @@ async def test_a_refused_plan_stays_in_the_dialog() -> None:
         await one.keys("enter")
         await one.until(lambda: "not connected" in one.screen())
         assert isinstance(one.app.screen, RestartScreen)
-        assert one.app.screen.edits == {"context-length": None}
+        assert one.app.screen.proposal.edits == {"context-length": None}
         await one.keys("escape")
         assert isinstance(one.app.screen, FleetScreen)
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
+from console.proposal import How
 from console.screens.ask import AskLine
 from console.screens.config import ConfigScreen, Starts
 from console.screens.restart import RestartScreen
 from console.widgets.flag_table import FlagTable
 from console.widgets.paint import Painted
-from console.widgets.plan import How, how_lines, wrapped
+from console.widgets.plan import how_lines, wrapped
 from remote.protocol import (
     Epoch,
     FlagCatalogue,
@@ -64,7 +65,7 @@ async def test_every_way_is_chosen_by_keys_with_its_cost(size: tuple[int, int]) 
         await one.keys("shift+tab", "down", "tab", "down", "tab", "tab")
         await one.until(lambda: any(r.at_once == 2 for r in one.sent(Restart)))
         await one.sees("2 of 8 servers")
-        line = screen.shell_line()
+        line = screen.proposal.shell_line()
         assert "--in-flight drain --at-once 2 --confirm-within 10" in line
         lines = painted(screen.query_one("#plan", Painted))
         assert all(len(text) <= size[0] for text in lines)
@@ -88,7 +89,7 @@ async def test_one_gpu_is_asked_by_a_key_and_has_no_strategy() -> None:
         await one.sees("Restart GPU 3 of ct200")
         assert "rolling" not in one.screen()
         await one.keys("right")
-        assert screen.how.in_flight == "drain"
+        assert screen.proposal.how.in_flight == "drain"
         await one.keys("left", "y")
         await one.until(lambda: not one.sent(Restart)[-1].dry_run)
         assert one.sent(Restart)[-1].gpus == [3]
@@ -114,7 +115,9 @@ async def test_mistakes_are_told_before_anything_is_asked() -> None:
         await put(one, "tensor-parallel-size=1")  # an alias
         screen = one.app.screen
         assert isinstance(screen, RestartScreen)
-        assert list(screen.edits) == ["tp-size"] or list(screen.edits) == ["tensor-parallel-size"]
+        assert list(screen.proposal.edits) == ["tp-size"] or list(screen.proposal.edits) == [
+            "tensor-parallel-size"
+        ]
 
 
 async def test_words_search_every_flag_and_tab_takes_the_chosen_one() -> None:
@@ -151,11 +154,11 @@ async def test_edits_are_kept_until_they_are_used_or_dropped() -> None:
         await one.sees("--set mem-fraction-static=0.9 --unset enable-metrics")
         await one.keys("escape")
         screen = await dialog(one)
-        assert screen.edits == {"mem-fraction-static": 0.9, "enable-metrics": None}
+        assert screen.proposal.edits == {"mem-fraction-static": 0.9, "enable-metrics": None}
         await one.keys("escape", "backspace")
         await one.sees("2 edits dropped")
         screen = await dialog(one)
-        assert screen.edits == {}
+        assert screen.proposal.edits == {}
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (220, 60)])
@@ -198,7 +201,7 @@ async def test_a_recipe_is_a_starting_point() -> None:
         await one.keys(*["j"] * names.index("more slots"), "enter")
         await one.until(lambda: isinstance(one.app.screen, RestartScreen))
         assert isinstance(one.app.screen, RestartScreen)
-        assert one.app.screen.edits == {
+        assert one.app.screen.proposal.edits == {
             "mamba-scheduler-strategy": "no_buffer",
             "mem-fraction-static": 0.9,
         }
@@ -233,7 +236,7 @@ async def test_an_agent_that_cannot_tell_its_flags_leaves_the_short_list() -> No
         await one.sees("no-such-flag")
         screen = one.app.screen
         assert isinstance(screen, RestartScreen)
-        assert screen.edits == {"no-such-flag": 3}
+        assert screen.proposal.edits == {"no-such-flag": 3}
 
 
 async def test_edits_outlive_a_refusal() -> None:
@@ -243,14 +246,14 @@ async def test_edits_outlive_a_refusal() -> None:
         await put(one, "mem-fraction-static=0.9")
         await put(one, "")
         await one.sees("type restart")
-        await one.until(lambda: len(screen.plans) == 3)
+        await one.until(lambda: len(screen.proposal.plans) == 3)
         one.story.connected = False
         await one.write("restart")
         await one.keys("enter")
         await one.sees("not connected")
         one.story.connected = True
         screen = await dialog(one)
-        assert screen.edits == {"mem-fraction-static": 0.9}
+        assert screen.proposal.edits == {"mem-fraction-static": 0.9}
 
 
 async def test_the_line_to_type_in_stays_in_sight_when_the_terminal_shrinks() -> None:
@@ -349,7 +352,7 @@ async def test_what_is_edited_is_saved_as_a_starting_point(
         await one.keys("enter")
         await one.until(lambda: isinstance(one.app.screen, RestartScreen))
         assert isinstance(one.app.screen, RestartScreen)
-        assert one.app.screen.edits == {"mem-fraction-static": 0.9, "enable-metrics": None}
+        assert one.app.screen.proposal.edits == {"mem-fraction-static": 0.9, "enable-metrics": None}
         await one.keys("escape", "X")
         await one.sees("the same key again removes")
         assert own() == ["night [run]"]
@@ -374,7 +377,7 @@ async def test_one_key_takes_what_the_verdict_proposes() -> None:
         await one.sees("tab takes what is proposed: mamba-scheduler-strategy=no_buffer")
         await one.keys("tab")
         await one.sees("2 changed")
-        assert screen.edits == change
+        assert screen.proposal.edits == change
         assert "what is proposed" not in one.screen()
         assert not [r for r in one.sent(Restart) if not r.dry_run]
 
@@ -406,7 +409,7 @@ async def test_on_a_mixed_fleet_the_plan_lists_the_servers_whose_flags_change() 
         one.story.tell()
         await one.until(lambda: len(one.app.state.epochs) == 3)
         screen = await dialog(one)
-        assert screen.edits == {"mem-fraction-static": 0.91}
+        assert screen.proposal.edits == {"mem-fraction-static": 0.91}
         await one.keys("enter")
         await one.until(lambda: screen.step == "plan")
         await one.sees("GPU 3–7, on epoch 2:")
