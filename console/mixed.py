@@ -11,7 +11,7 @@ from statistics import mean
 
 from console.model import ON, State, awaits_decision
 from console.text import number
-from remote.protocol import Epoch, Flags, FlagValue, Swap
+from remote.protocol import Epoch, Flags, FlagValue, Plan, Swap
 
 SAME = 0.05
 """A difference of throughput below this share is none."""
@@ -101,6 +101,14 @@ def finishing(state: State, base: Flags) -> dict[str, FlagValue | None]:
     wanted = better(found).epoch.flags
     edits: dict[str, FlagValue | None] = {n: v for n, v in wanted.items() if base.get(n) != v}
     return edits | dict.fromkeys(name for name in base if name not in wanted)
+
+
+def going_on(plan: Plan | None) -> str:
+    """Which servers a plan leaves alone, and why; empty where it leaves none."""
+    if plan is None or not plan.goes_on:
+        return ""
+    has, goes = ("has", "it goes") if len(plan.goes_on) == 1 else ("have", "they go")
+    return f"GPU {ranges(plan.goes_on)} {has} these flags already: {goes} on"
 
 
 def under_way(state: State) -> str:

@@ -104,6 +104,12 @@ class Proposal:
         return self.gpus or self.target.state.numbers
 
     @property
+    def restarts(self) -> list[int]:
+        """Those of them that the plan restarts: others may have the flags already."""
+        plan = self.plan or next(iter(self.plans.values()), None)
+        return plan.swap.gpus if plan is not None and plan.swap is not None else self.scope
+
+    @property
     def asks_word(self) -> bool:
         """Whether a word has to be typed."""
         numbers = self.target.state.numbers
@@ -112,7 +118,7 @@ class Proposal:
     @property
     def fields(self) -> list[Field]:
         """What of the way can be chosen."""
-        return self.how.fields(len(self.scope))
+        return self.how.fields(len(self.restarts))
 
     def edit(self, name: str, value: FlagValue | None) -> None:
         """Take one edit in, or back where it says what runs; what was planned is void."""

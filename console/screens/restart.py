@@ -122,7 +122,9 @@ class RestartScreen(Modal[None]):
         """Everything as the step wants it."""
         box = self.query_one(".dialog")
         wish = self.proposal
-        where = f"GPU {wish.gpu}" if wish.gpu is not None else f"all {len(wish.scope)} servers"
+        meant = wish.restarts if self.step == "plan" else wish.scope
+        every = wish.gpu is None and len(meant) == len(wish.scope)
+        where = f"all {len(meant)} servers" if every else f"GPU {mixed.ranges(meant)}"
         line = self.query_one("#edit", Input)
         table, plan = self.query_one(FlagTable), self.query_one("#plan-box")
         editing = self.step == "edit"
@@ -191,12 +193,12 @@ class RestartScreen(Modal[None]):
         """What is about to be done."""
         state, wish = self.target.state, self.proposal
         brief = self.app.size.height < BRIEF_BELOW
-        plan, scope = wish.plan, wish.scope
+        plan, meant = wish.plan, wish.restarts
         gap: list[Line] = [] if brief else [[]]
-        lines = difference_lines(state, scope, wish.before, wish.after, width)
-        lines += predicted_lines(state, plan, scope, width)
+        lines = difference_lines(state, plan, wish.scope, wish.before, wish.after, width)
+        lines += predicted_lines(state, plan, meant, width)
         lines += gap
-        lines += how_lines(wish.how, self.field, wish.plans, len(scope), width, brief=brief)
+        lines += how_lines(wish.how, self.field, wish.plans, len(meant), width, brief=brief)
         for warning in plan.warnings if plan is not None else ():
             rows = textwrap.wrap(visible(warning), max(20, width - 2))
             lines += [
@@ -301,7 +303,8 @@ class RestartScreen(Modal[None]):
         wish = self.proposal
         fields = wish.fields
         if key in ("up", "down"):
-            at = fields.index(self.field) + (1 if key == "down" else -1)
+            at = fields.index(self.field) if self.field in fields else 0
+            at += 1 if key == "down" else -1
             self.field = fields[at % len(fields)]
             self.refit()
             return True
@@ -309,7 +312,7 @@ class RestartScreen(Modal[None]):
         if not wish.asks_word:
             turns |= {"right": 1, "left": -1}
         if key in turns:
-            wish.how = wish.how.turned(self.field, turns[key], len(wish.scope))
+            wish.how = wish.how.turned(self.field, turns[key], len(wish.restarts))
             self.refit()
             if self.field in ("strategy", "at_once"):
                 self.app.spawn(self.ask_costs())
@@ -383,7 +386,7 @@ class RestartScreen(Modal[None]):
         mine = self._asked
         wish = self.proposal
         order = sorted(STRATEGIES, key=lambda s: s != wish.how.strategy)
-        for strategy in order if len(wish.scope) > 1 else order[:1]:
+        for strategy in order if len(wish.restarts) > 1 else order[:1]:
             refused = await wish.ask(strategy)
             if not self.is_attached or mine != self._asked:
                 return  # something else was chosen meanwhile

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widgets import Input, Static
 
-from console import model
+from console import mixed, model
 from console.actions import BY_NAME, command_line, danger
 from console.feed import PLAN_S, FeedError
 from console.screens.confirm import not_the_word, word_hint
@@ -145,7 +145,8 @@ class RollbackScreen(Modal[Rollback | None]):
         elif isinstance(plan, str):
             lines = [plan]
         else:
-            lines = [*plan.diff, *plan.warnings, *plan.costs] or ["the flags that run already"]
+            lines = [*plan.diff, *filter(None, [mixed.going_on(plan)])]
+            lines = [*lines, *plan.warnings, *plan.costs] or ["the flags that run already"]
         state = self._watch.state
         best, now = model.winner(state.epochs), model.current_epoch(state)
         if best is not None and now is not None and best.id == now.id:

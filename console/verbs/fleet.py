@@ -161,8 +161,13 @@ def _question(target: Target, request: Restart | Rollback, plan: Plan) -> str:
         how += f", ending {len(plan.take_over)} not started by Stoker"
     if isinstance(request, Rollback):
         epoch = "the previous flags" if request.epoch is None else f"epoch {request.epoch}"
-        return f"Roll {_which(target, None)} back to {epoch} {how}?"
-    return f"Restart {_which(target, request.gpus)} {how}?"
+        return f"Roll {_which(target, _some(plan))} back to {epoch} {how}?"
+    return f"Restart {_which(target, request.gpus or _some(plan))} {how}?"
+
+
+def _some(plan: Plan) -> list[int] | None:
+    """The servers that a plan for all restarts, where others go on; None where none does."""
+    return plan.swap.gpus if plan.goes_on and plan.swap is not None else None
 
 
 async def confirm(target: Target, *, back: bool, yes: bool) -> int:
@@ -194,9 +199,10 @@ async def _show(here: Session, request: Restart | Rollback, as_json: bool) -> Pl
 
 
 def plan_lines(plan: Plan, now: Sequence[ServerInfo]) -> list[str]:
-    """A plan for people: the difference, the prediction beside what the servers of ``now`` have,
-    the costs, the warnings."""
+    """A plan for people: the difference, who goes on all the while, the prediction beside what the
+    servers of ``now`` have, the costs, the warnings."""
     lines = list(plan.diff) or ["no flag changes: a plain restart"]
+    lines += filter(None, [mixed.going_on(plan)])
     lines += _predicted(plan, now)
     lines += [f"cost: {cost}" for cost in plan.costs]
     return lines + [f"warning: {warning}" for warning in plan.warnings]

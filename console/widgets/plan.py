@@ -61,16 +61,22 @@ def change_lines(changes: Sequence[model.FlagChange], width: int) -> list[Line]:
 
 
 def difference_lines(
-    state: State, gpus: Sequence[int], before: Flags, after: Flags, width: int
+    state: State,
+    plan: Plan | None,
+    gpus: Sequence[int],
+    before: Flags,
+    after: Flags,
+    width: int,
 ) -> list[Line]:
     """What changes for these servers; each part of them by itself where they run different
-    flags."""
+    flags, and those that the plan leaves alone."""
+    alone = plan.goes_on if plan is not None else []
     found = [
         (shown, part)
         for part in (mixed.parts(state) if len(gpus) > 1 else [])
-        if (shown := [gpu for gpu in part.gpus if gpu in gpus])
+        if (shown := [gpu for gpu in part.gpus if gpu in gpus and gpu not in alone])
     ]
-    if len(found) < 2:
+    if len(found) < (1 if alone else 2):
         return change_lines(model.flag_changes(before, after), width)
     lines: list[Line] = []
     for shown, part in found:
@@ -78,6 +84,8 @@ def difference_lines(
         head = f"GPU {mixed.ranges(shown)}, on epoch {part.epoch.id}:"
         lines.append([(head, "dim"), ("" if changes else " no flag changes", "text")])
         lines += change_lines(changes, width) if changes else []
+    if alone:
+        lines.append([(mixed.going_on(plan), "good")])
     return lines
 
 

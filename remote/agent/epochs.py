@@ -33,8 +33,9 @@ def current(infos: Iterable[ServerInfo], epochs: Mapping[int, Epoch]) -> Epoch |
 
 def before(now: Epoch | None, epochs: Mapping[int, Epoch], swaps: Iterable[Swap]) -> list[Epoch]:
     """Epochs that one can go back to from ``now``: older, with other flags, and not one whose
-    swap failed or was taken back."""
-    unfit = {s.to_epoch for s in swaps if s.state in ("failed", "rolled back")}
+    last swap failed or was taken back."""
+    ended = {s.to_epoch: s.state for s in sorted(swaps, key=lambda swap: swap.id)}
+    unfit = {epoch for epoch, state in ended.items() if state in ("failed", "rolled back")}
     return [
         e
         for e in epochs.values()

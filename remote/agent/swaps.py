@@ -126,14 +126,15 @@ class Swaps:
                 "take-over",
             )
         self._turns.refuse_if_taken()
-        # In the names and with the meanings of the installed version.
+        # In the names and with the meanings of the installed version. Servers that go on have
+        # the epoch that the others are brought to, where that is still the newest.
         flags, _ = fleet.new_flags(base, set_flags, unset_flags)
         new = self._book.open(
             flags,
             self._owner.known_spec.fleet,
             who,
             why or "restart",
-            always=bool(set_flags or unset_flags),
+            always=bool(set_flags or unset_flags) and not plan.goes_on,
         )
         return await self._begin(fleet, plan, replace(plan.swap, who=who), old, new)
 
@@ -157,6 +158,8 @@ class Swaps:
 
         # Nothing was waited for since it was seen that nobody else is at work.
         what = f"restart ({swap.strategy}), {', '.join(plan.diff) or 'same flags'}"
+        if plan.goes_on:
+            what += f"; GPU {', '.join(map(str, plan.goes_on))} have these flags and go on"
         await self._turns.take(what, swap.who, work, wait=0.0)
         await asyncio.shield(kept)
         return replace(plan, swap=swap)

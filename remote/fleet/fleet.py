@@ -311,7 +311,8 @@ class Fleet:
         """What a swap would do; nothing is done.
 
         ``swap`` of the answer has id and ``to_epoch`` 0: the caller gives them with ``who`` and
-        ``began``. ``expected_tokens`` is the mean length of the run's answers, for the costs.
+        ``began``. With ``gpus`` None, servers that run these very flags already go on where others
+        do not. ``expected_tokens`` is the mean length of the run's answers, for the costs.
         Raises :class:`FleetError` for flags that SGLang would refuse or that are known to fail on
         this card, where no server is up to be swapped, and where one could not be started again.
         """
@@ -329,7 +330,7 @@ class Fleet:
             confirm_within_min=confirm_within_min,
             expected_tokens=expected_tokens,
         )
-        return await self._planner.plan(current, servers, wish)
+        return await self._planner.plan(current, servers, wish, named=gpus is not None)
 
     async def _may_begin(self, server: Server) -> None:
         """What stands in the way of a server's swap, just before it gets nothing more to do."""

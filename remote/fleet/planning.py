@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from remote.fleet import plan as swap_plan
 from remote.fleet import processes
+from remote.fleet.foreign import Foreign
 from remote.fleet.knowledge import Knowledge
 from remote.fleet.launcher import describe, one_line
 from remote.fleet.operations import Operations
 from remote.fleet.outside import FleetError, UsageError
+from remote.fleet.records import Launch
 from remote.fleet.server import Server
 from remote.protocol import Epoch, Flags, InFlight, Plan, Strategy, Swap, TargetSpec
 from remote.sglang import dialect
@@ -45,9 +47,12 @@ class Planner:
     knowledge: Knowledge
     operations: Operations
 
-    async def plan(self, current: Epoch | None, servers: list[Server], wish: Wish) -> Plan:
+    async def plan(
+        self, current: Epoch | None, servers: list[Server], wish: Wish, *, named: bool
+    ) -> Plan:
         """The swap of these servers, which has id and ``to_epoch`` 0.
 
+        Unless they were ``named`` one by one, those that would only lose time by it are left out.
         Raises :class:`FleetError` for flags that SGLang would refuse, and where something is
         known to stand in the way.
         """
@@ -57,6 +62,8 @@ class Planner:
         _check_bounds(wish, len(self.servers()))
         if short := self.knowledge.shortage(new, self.servers(), operations.memory):
             raise UsageError(short)
+        goes_on = [] if named else self._going_on(servers, new)
+        servers = [server for server in servers if server not in goes_on]
         for server in servers:
             refuse_take_over(server)
             await operations.launcher.possible(spec, server.gpu)
@@ -89,21 +96,41 @@ class Planner:
         )
         return Plan(
             swap=swap,
-            diff=self._difference(servers, foreign, old, new),
+            diff=self._difference(servers, foreign, old, new, partly=bool(goes_on)),
             warnings=warnings,
             predicted_max_running=prediction.max_running if prediction is not None else None,
             predicted=prediction.told() if prediction is not None else None,
             costs=self._costs(servers, wish, continues=not why),
             take_over=pids,
+            goes_on=[server.gpu for server in goes_on],
         )
+
+    def _going_on(self, servers: list[Server], new: Flags) -> list[Server]:
+        """Those that are well and just as a start would make them, where others are not; none
+        where all are: then the restart itself is what is wanted."""
+        alike = [server for server in servers if self._is_as_started(server, new)]
+        if len(alike) == len(servers):
+            return []
+        now = time.time()
+        return [s for s in alike if s.status == "ready" and s.silent_since(now) is None]
+
+    def _is_as_started(self, server: Server, new: Flags) -> bool:
+        """Whether a start would give a server what its last one gave it: the flags, and the
+        Python, SGLang, model and port."""
+        launch, spec = server.launch, self.spec()
+        if launch is None or launch.sglang not in (None, self.knowledge.version):
+            return False
+        head = sglang_flags.server_argv(spec.python, spec.fleet, server.gpu, {})
+        flags = self._begun_with(launch)
+        return launch.argv[: len(head)] == head and not sglang_flags.difference(flags, new)
 
     def _own_flags(self, server: Server) -> Flags | None:
         """What a living server runs with, in the names of the installed SGLang."""
-        if not server.alive:
-            return None
         begun = server.launch or server.foreign
-        if begun is None:
-            return None
+        return self._begun_with(begun) if server.alive and begun is not None else None
+
+    def _begun_with(self, begun: Launch | Foreign) -> Flags:
+        """The flags of a start, in the names of the installed SGLang."""
         if self.knowledge.catalogue is None:
             return begun.flags
         try:
@@ -112,19 +139,22 @@ class Planner:
             return begun.flags
 
     def _difference(
-        self, servers: list[Server], foreign: list[Server], old: Flags, new: Flags
+        self, servers: list[Server], foreign: list[Server], old: Flags, new: Flags, *, partly: bool
     ) -> list[str]:
-        """Against the present flags, and for servers started by hand against their own."""
+        """Against the present flags, and for servers started by hand against their own.
+
+        ``partly``: others, with the new flags, go on.
+        """
         lines: list[str] = []
         ours = [server for server in servers if server not in foreign]
         if ours:
-            lines = self._of_ours(ours, old, new)
+            lines = self._of_ours(ours, old, new, partly=partly)
         for server in foreign:
             own = sglang_flags.difference(self._own_flags(server) or {}, new)
             lines += [f"GPU {server.gpu}: {line}" for line in own]
         return lines
 
-    def _of_ours(self, servers: list[Server], old: Flags, new: Flags) -> list[str]:
+    def _of_ours(self, servers: list[Server], old: Flags, new: Flags, *, partly: bool) -> list[str]:
         """Against the present flags; after a swap that stopped half-way servers run different
         ones, and each line says of which it is."""
         found: dict[tuple[str, ...], list[str]] = {}
@@ -132,9 +162,13 @@ class Planner:
             own = self._own_flags(server)
             lines = tuple(sglang_flags.difference(old if own is None else own, new))
             found.setdefault(lines, []).append(str(server.gpu))
-        if len(found) < 2:
+        if len(found) < 2 and not partly:
             return sglang_flags.difference(old, new)
-        return [f"GPU {', '.join(gpus)}: {line}" for lines, gpus in found.items() for line in lines]
+        return [
+            f"GPU {', '.join(gpus)}: {line}"
+            for lines, gpus in found.items()
+            for line in lines or ("the same flags",)
+        ]
 
     def _other_answers(self, servers: list[Server], old: Flags, new: Flags) -> str:
         """Why an answer that one of these servers has begun cannot be continued."""

@@ -30,7 +30,9 @@ class Down(Struct, tag="down", frozen=True):
 class Restart(Struct, tag="restart", frozen=True):
     """Hot swap to changed flags; with no change, a plain restart. → :class:`Plan`
 
-    With ``dry_run`` nothing is done: the plan and the difference come back.
+    Where ``gpus`` names none, servers that are well and run the flags wanted already are left
+    alone, unless that is every one of them; those that it names restart in any case. With
+    ``dry_run`` nothing is done: the plan and the difference come back.
     """
 
     spec: TargetSpec

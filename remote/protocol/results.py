@@ -45,6 +45,8 @@ class Plan(Struct, tag="plan", frozen=True):
     predicted: Predicted | None = None
     take_over: list[int] = []
     """Processes of servers not started by Stoker that it would end."""
+    goes_on: list[int] = []
+    """GPUs of servers that are left alone: they are well and run these very flags already."""
 
 
 class LogPart(Struct, tag="log", frozen=True):

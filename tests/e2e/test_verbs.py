@@ -109,11 +109,14 @@ async def test_the_verbs(tmp_path: Path) -> None:
         said = await stoker("rollback", "--dry-run")
         assert said.startswith("GPU 1: mem-fraction-static 0.90 → 0.85")
         assert "cost: " in said
+        assert "GPU 0 has these flags already: it goes on" in said
+        kept = watch.state.infos[0].pid
         assert "--yes" in await stoker("rollback", status=2)
         assert watch.state.infos[1].max_running == 43
         said = await stoker("rollback", "--yes", timeout=120)
         assert said.index("mem-fraction-static 0.90 → 0.85") < said.index("swap done")
         await watch.until(lambda s: s.infos[1].max_running == 37, 20, "37 slots again")
+        assert watch.state.infos[0].pid == kept
         await stoker("run", "stop")
         await watch.until(lambda s: not s.run.alive, 60, "the run's end")
         await stoker("down", "--yes", timeout=120)

@@ -763,7 +763,11 @@ class Story:
             value = request.set_flags["mem-fraction-static"]
             if not isinstance(value, float | int) or not 0 < value < 1:
                 raise FeedError("mem-fraction-static must lie between 0 and 1")
-        gpus = request.gpus if request.gpus is not None else [s.gpu for s in self.servers]
+        flags = {epoch.id: epoch.flags for epoch in self.epochs}
+        goes_on = [s.gpu for s in self.servers if flags.get(s.epoch) == new]
+        if request.gpus is not None or len(goes_on) == len(self.servers):
+            goes_on = []
+        gpus = request.gpus or [s.gpu for s in self.servers if s.gpu not in goes_on]
         names = [n for n, _ in STEPS]
         steps = [SwapStep(gpu, name) for gpu in gpus for name in names]
         if request.strategy == "canary":
@@ -809,7 +813,7 @@ class Story:
             "redo: about 292 answers are broken off, 395,000 tokens thrown away",
         ]
         predicted = Predicted(612_000, slots * 5, 57.3, 6.1, "state slots")
-        return Plan(swap, diff, warnings, slots, costs, predicted)
+        return Plan(swap, diff, warnings, slots, costs, predicted, goes_on=goes_on)
 
     def decide(self, keep: bool) -> Done:
         """Promote the canary, or put the old flags back at once."""

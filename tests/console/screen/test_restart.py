@@ -414,7 +414,9 @@ async def test_on_a_mixed_fleet_the_plan_lists_the_servers_whose_flags_change() 
         await one.until(lambda: screen.step == "plan")
         await one.sees("GPU 3–7, on epoch 2:")
         shown = one.screen()
-        assert "GPU 0–2, on epoch 3: no flag changes" in shown
+        assert "GPU 0–2 have these flags already: they go on" in shown
+        assert "Restart GPU 3–7 of ct200" in shown
+        assert "1 of 5 servers at a time" in shown
         assert "0.85 → 0.91" in shown
         await one.keys("escape", "escape")
         await one.until(lambda: one.app.screen is not screen)

@@ -42,6 +42,8 @@ def test_one_goes_back_to_flags_that_worked() -> None:
     assert epochs.before(known[3], known, [failed, done]) == [known[1]]
     assert epochs.before(known[1], known, [failed, done]) == []
     assert epochs.before(None, known, [failed, done]) == [known[1], known[3]]
+    finished = replace(failed, id=3, state="done")  # a later swap took the other servers there
+    assert epochs.before(known[3], known, [finished, failed, done]) == [known[1], known[2]]
 
 
 def test_delta_leads_from_one_to_the_other() -> None:

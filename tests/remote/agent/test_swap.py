@@ -296,6 +296,34 @@ async def test_new_flags_that_nobody_confirms_go_again(
             await again.close()
 
 
+async def test_what_finishes_a_swap_takes_what_is_missing(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    """The servers that have the flags go on, and all are of one epoch then."""
+    spec = spec_of(workspace, tmp_path, gpus=2, count=10, speed=80, max_running_requests=SLOTS)
+    site = await Inside.open(workspace, spec)
+    flags: Flags = {"max-running-requests": SLOTS + 1}
+    try:
+        await site.done(Up(spec=spec))
+        await site.until(ready, 90)
+        swap = await site.swapped((await site.restart(set_flags=flags, gpus=[0])).id)
+        assert swap.state == "done", swap.text
+        kept = (await site.until(ready)).infos[0].pid
+        begun = await site.restart(set_flags=flags)
+        assert (begun.gpus, begun.to_epoch) == ([1], 2)
+        swap = await site.swapped(begun.id)
+        assert swap.state == "done", swap.text
+        shown = await site.until(ready)
+        assert shown.infos[0].pid == kept
+        assert [(i.epoch, i.max_running) for i in shown.infos] == [(2, SLOTS + 1)] * 2
+        again = await site.ask(Restart(spec=spec, set_flags=flags, dry_run=True))
+        assert isinstance(again, Plan)
+        assert again.swap is not None
+        assert (again.goes_on, again.swap.gpus) == ([], [0, 1])
+    finally:
+        await site.close()
+
+
 def by_hand(spec: TargetSpec, log: Path) -> subprocess.Popen[bytes]:
     """A server as an operator starts it in a terminal."""
     argv = [spec.python, "-m", "sglang.launch_server", "--model-path", spec.fleet.model]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import signal
 import time
 
 import msgspec
@@ -14,7 +16,7 @@ from remote.fleet import plan
 from remote.fleet.fleet import FleetError
 from remote.fleet.records import Folder
 from remote.paths import Workspace
-from remote.protocol import InFlight, StepName, Swap, SwapStep
+from remote.protocol import Flags, InFlight, Plan, StepName, Swap, SwapStep
 from tests.remote.fleet.conftest import FAST, Site
 from tests.remote.fleet.servers import by_hand, chat, pid_of
 from tests.remote.fleet.swaps import OLD, Journal, begin, ready_fleet, swap_to
@@ -177,6 +179,78 @@ async def test_several_at_once(site: Site) -> None:
 
     assert moment(1, "pause")[0] < moment(0, "resume")[1]
     assert moment(2, "pause")[0] >= max(moment(0, "resume")[1], moment(1, "resume")[1])
+
+
+async def test_what_has_the_flags_already_goes_on(site: Site) -> None:
+    """After a swap of some servers only, a restart to its flags takes the others; one that takes
+    none in particular, or names them, takes all."""
+    site.gpus = 3
+    fleet, old = await ready_fleet(site)
+    flags: Flags = {"mem-fraction-static": 0.9, "mamba-scheduler-strategy": "no_buffer"}
+
+    async def planned(gpus: list[int] | None, flags: Flags) -> Plan:
+        return await fleet.plan(
+            current=old, set_flags=flags, unset_flags=[], strategy="rolling", gpus=gpus
+        )
+
+    new = replace(old, id=2, flags={**old.flags, **flags})
+    ended = await fleet.swap(begin(await planned([1], flags)), old=old, new=new, save=Journal())
+    assert ended.state == "done", ended
+    had = [pid_of(fleet, gpu) for gpu in range(3)]
+
+    found = await planned(None, flags)
+    assert found.goes_on == [1]
+    assert found.swap is not None
+    assert found.swap.gpus == [0, 2]
+    assert {step.gpu for step in found.swap.steps} == {0, 2}
+    assert "1 of 2 servers at a time" in found.costs[0]
+    assert found.diff[0] == "GPU 0, 2: mamba-scheduler-strategy extra_buffer → no_buffer"
+    # Back to what most have: the one that has it not.
+    back = await planned(None, {})
+    assert (back.goes_on, back.swap and back.swap.gpus) == ([0, 2], [1])
+    assert back.diff[0] == "GPU 1: mamba-scheduler-strategy no_buffer → extra_buffer"
+    named = await planned([0, 1, 2], flags)
+    assert (named.goes_on, named.swap and named.swap.gpus) == ([], [0, 1, 2])
+    assert named.diff[-1] == "GPU 1: the same flags"
+
+    ended = await fleet.swap(begin(found, 2), old=old, new=new, save=Journal())
+    assert ended.state == "done", ended
+    has = [pid_of(fleet, gpu) for gpu in range(3)]
+    assert [a == b for a, b in zip(had, has, strict=True)] == [False, True, False]
+    assert [i.max_running for i in fleet.infos()] == [72, 72, 72]
+
+    whole = await planned(None, flags)
+    assert (whole.goes_on, whole.swap and whole.swap.gpus) == ([], [0, 1, 2])
+    # The same flags on another model are no reason to leave a server alone.
+    fleet.spec = replace(fleet.spec, fleet=replace(fleet.spec.fleet, model="/models/other"))
+    assert (await planned(None, {})).goes_on == []
+
+
+async def test_a_silent_server_does_not_go_on(site: Site) -> None:
+    """It has the flags, and yet it is what a restart is for."""
+    site.gpus = 3
+    spec = site.spec(**OLD)  # type: ignore[arg-type]
+    timing = dataclasses.replace(FAST, answer=0.5, silent=1.0)
+    fleet, old = await site.ready(spec, timing=timing), site.epoch(spec)
+    await fleet.down([2], who="ann")
+    other = replace(old, id=2, flags={**old.flags, "mem-fraction-static": 0.9})
+    await fleet.up([2], epoch=other, who="ann")
+    await site.all_are(fleet, "ready")
+
+    async def goes_on() -> list[int]:
+        plan = await fleet.plan(
+            current=old, set_flags={}, unset_flags=[], strategy="all", gpus=None
+        )
+        return plan.goes_on
+
+    assert await goes_on() == [0, 1]
+    pid = pid_of(fleet, 0)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await until(lambda: fleet.states()[0].silent_since is not None, 60)
+        assert await goes_on() == [1]
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_server_that_does_not_come_up_gets_its_old_flags_back(site: Site) -> None:
