@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from console.lab.sim.settings import Fault, Phase, Version
+from remote import redact
 from tests.console.lab_sim.servers import TERM, Lab, gone, is_new, lab, wait_for
 
 OLD_ORDER = [
@@ -84,6 +85,7 @@ def test_a_start_goes_through_the_real_phases(each: Lab) -> None:
         at = found
     for line in server.log.split("\n"):
         assert not line.strip() or line.startswith("[") or "\r" in line, line
+    assert redact.text(server.log) == server.log, "a report would miss ordinary lines"
     assert ("Init torch distributed" in server.log) != is_new(each)
     assert ("POST /freeze_gc" in server.access) == is_new(each)
     assert re.search(r'"GET /model_info HTTP/1\.1" 200 OK', server.access)
