@@ -15,6 +15,7 @@ import aiohttp
 from remote.fleet import showing
 from remote.fleet.adoption import Adoption, recorded
 from remote.fleet.background import Background
+from remote.fleet.ends import Ends
 from remote.fleet.knowledge import Knowledge
 from remote.fleet.launcher import Launcher
 from remote.fleet.operations import Operations
@@ -143,6 +144,7 @@ class Fleet:
                 timing=self.timing,
                 start_seconds=self._spec.fleet.start_seconds,
                 restarts=Restarts(folder),
+                ends=Ends(folder),
             )
             made.listens(self._spec.fleet.base_port + gpu, self._spec.fleet.flags)
         return self._servers[gpu]
@@ -223,6 +225,7 @@ class Fleet:
         for gpu in found:
             server = self.server(gpu)
             launch = await asyncio.to_thread(server.folder.launch)
+            await asyncio.to_thread(server.ends.read_back)
             if launch is not None:
                 await self._starter.set_key(server)
                 lines.append(await self._adoption.take(server, launch))

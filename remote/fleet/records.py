@@ -3,7 +3,8 @@
 ``launch.json`` is written before a server is started, ``running.json`` and ``exit.json`` by its
 holder, ``ready.json`` when it has proved itself, ``previous.json`` keeps the ``ready.json`` of the
 launch before. Together they let a new agent know a server that an earlier one started.
-``mending.json`` tells when it was started again by itself, and whether it is to be no more.
+``mending.json`` tells when it was started again by itself, and whether it is to be no more,
+``deaths.json`` how often it has died.
 """
 
 from __future__ import annotations
@@ -116,6 +117,17 @@ class Mending(Struct, frozen=True):
     why: str = ""
 
 
+class Deaths(Struct, frozen=True):
+    """How often a server has died by itself."""
+
+    count: int = 0
+    times: list[float] = []
+    """When, Unix seconds, the last ones."""
+    why: str = ""
+    """Of what it died last, and in which launch:"""
+    launch: str = ""
+
+
 _T = TypeVar("_T", bound=Struct)
 
 
@@ -177,6 +189,13 @@ class Folder:
 
     def write_mending(self, record: Mending) -> None:
         _write(self.root / "mending.json", record)
+
+    def deaths(self) -> Deaths:
+        """How often it has died, in whichever launch."""
+        return _read(self.root / "deaths.json", Deaths) or Deaths()
+
+    def write_deaths(self, record: Deaths) -> None:
+        _write(self.root / "deaths.json", record)
 
     def want(self, record: Launch, wanted: Wanted) -> Launch:
         """Note durably what the present launch is meant to be from now on."""

@@ -205,7 +205,8 @@ class Watch:
         if not self._blame_card(server):
             self._blame_memory(server)
         cause = server.cause.text if server.cause is not None else "nobody knows why"
-        server.ends.note(time.time(), cause)
+        at = server.exit.ended if server.exit is not None else time.time()
+        server.ends.note(at, cause, server.launch.launch if server.launch is not None else "")
         self._emit("server.failed", f"GPU {server.gpu}: {cause}", gpu=server.gpu, level="error")
         self._operations.dispatch(server, "abort")
         self._background.start(self._after_failure(server))
@@ -239,6 +240,7 @@ class Watch:
 
     async def _after_failure(self, server: Server) -> None:
         launch = server.launch
+        await asyncio.to_thread(server.ends.keep)
         async with self._lock(server.gpu):
             if server.launch is launch and server.status == "failed":
                 await self._operations.clear_away(server)

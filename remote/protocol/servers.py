@@ -100,7 +100,7 @@ class ServerState(Struct, frozen=True):
     """When a silent server is ended and started again if it stays so, or a failed one started
     again."""
     died: int = 0
-    """Times that it has died by itself, as far as this agent has seen; of them in the last hour:"""
+    """Times that it has died by itself, as far as agents have seen; of them in the last hour:"""
     died_lately: int = 0
     died_at: float | None = None
     """When it did last, and of what:"""

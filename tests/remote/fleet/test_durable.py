@@ -218,6 +218,47 @@ async def test_servers_that_the_target_has_no_more_are_found_and_can_be_stopped(
         await other.down([1], who="ann")
 
 
+async def test_a_servers_deaths_outlive_the_agent(site: Site) -> None:
+    """Also one that no agent saw, at its own time; and none counts twice."""
+
+    def died(fleet: Fleet) -> tuple[int, float | None, str]:
+        told = fleet.states()[0]
+        assert told.died == told.died_lately
+        return told.died, told.died_at, told.died_of
+
+    slow = replace(FAST, restart_first=60.0)
+    fleet = await one_ready(site)
+    pid = pid_of(fleet, 0)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: fleet.states()[0].state == "ready" and pid_of(fleet, 0) != pid)
+    first = died(fleet)
+    assert first[0] == 1
+    await site.close(fleet)
+
+    other = site.fleet(fleet.spec, slow)
+    await other.adopt()
+    assert died(other) == first
+    pid = pid_of(other, 0)
+    await site.close(other)
+    os.kill(pid, signal.SIGKILL)
+    launch = other.server(0).folder.launch()
+    assert launch is not None
+    await until(lambda: other.server(0).folder.exit(launch.launch))
+
+    third = site.fleet(fleet.spec, slow)
+    await third.adopt()
+    second = died(third)
+    ended = other.server(0).folder.exit(launch.launch)
+    assert ended is not None
+    assert second == (2, ended.ended, third.states()[0].cause)
+    await until(lambda: third.states()[0].restart_at is not None)
+    await site.close(third)
+    last = site.fleet(fleet.spec, slow)
+    await last.adopt()
+    assert last.states()[0].state == "failed"
+    assert died(last) == second
+
+
 async def test_a_server_that_the_target_has_no_more_is_not_started_again(site: Site) -> None:
     spec = site.spec()
     fleet = await site.ready(spec)
