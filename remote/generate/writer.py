@@ -81,7 +81,8 @@ class Writer:
         self._wake.set()
 
     def file(self, name: str, data: bytes, *, durable: bool = False) -> None:
-        """Replace a whole small file; only the newest content of a name is written."""
+        """Replace a whole small file once all lines that were handed over before are written; only
+        the newest content of a name is."""
         self._files[name] = (data, durable)
         self._wake.set()
 
@@ -123,6 +124,8 @@ class Writer:
 
     def _work(self) -> None:
         ledger = self._ledger
+        # Before the lines: none tells of what was handed over before it and is not written yet.
+        files = [(name, self._files.pop(name)) for name in list(self._files)]
         try:
             ledger.flush()
             while self._jobs:
@@ -153,8 +156,7 @@ class Writer:
                 self.backlog = sum(len(e.line) for e in list(self._jobs) if isinstance(e, Entry))
                 self.backlog += sum(len(e.line) for e in ledger.queued())
             self._tell()
-        for name in list(self._files):
-            data, durable = self._files.pop(name)
+        for name, (data, durable) in files:
             try:
                 self._disk.replace(ledger.folder / name, data, durable=durable)
             except DiskFullError:

@@ -274,6 +274,31 @@ def test_what_waits_while_the_disk_is_full_is_done_afterwards(call: str, tmp_pat
     assert (tmp_path / "completions_000001.jsonl").exists()
 
 
+def test_a_file_is_written_after_the_lines_that_it_tells_of(tmp_path: Path) -> None:
+    """Also where both are handed over while the writer is at work."""
+    there: list[bool] = []
+    late = Batch("completions_000009.jsonl", "uploaded", 0, 0, "", deltas([]))
+
+    def durable(*_: object) -> None:
+        writer.list_batch(late)
+        writer.file("told", b"it is uploaded")
+
+    writer = Writer(
+        Ledger(tmp_path, recover(tmp_path, TOTAL, adopted=False).books),
+        on_durable=durable,
+        on_problem=lambda _: None,
+        on_broken=lambda _: None,
+    )
+    writer.put(record(1))
+    end = time.monotonic() + 10
+    while not there and time.monotonic() < end:
+        if (tmp_path / "told").exists():
+            there.append(late.name in (tmp_path / layout.MANIFEST).read_text())
+        time.sleep(0.001)
+    assert there == [True]
+    assert writer.close(10.0)
+
+
 def test_the_lock_bears_a_look_at_it(tmp_path: Path) -> None:
     """Whoever asks whether it is held has it for an instant; a start then waits that long."""
     RunLock(tmp_path).release()
