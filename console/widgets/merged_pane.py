@@ -22,8 +22,9 @@ class MergedPane(PagedPane):
         self._seen = 0
         """Lines taken in so far: the number of the next."""
         self._from: dict[str, int] = {}
-        self._at: dict[str, str] = {}
-        """The last time in each log, in their clock."""
+        self._at: dict[str, tuple[str, int]] = {}
+        """Where the last line of each log stands: its time, in their clock, and how many lines of
+        its log and second it makes."""
         self._came: dict[str, deque[tuple[int, str]]] = {}
         """Of logs without times, when lines came: from which number on, and the time."""
 
@@ -49,9 +50,10 @@ class MergedPane(PagedPane):
         return f"{label}{bar}{super().text_of(line)}"
 
     def _fresh(self, state: model.State) -> list[str]:
-        """New lines of all logs in the order of their times; one without a time stays behind the
-        one before it."""
-        found: list[tuple[str, str]] = []
+        """New lines of all logs in the order of their times, those of one second by turns, as the
+        files are read; one without a time stays behind the one before it. In a log without any
+        they stand where they came, and first those that were there before."""
+        found: list[tuple[tuple[str, int], str]] = []
         for source in self.sources:
             ring = state.logs.get(source)
             if ring is None or not ring.end:
@@ -63,13 +65,14 @@ class MergedPane(PagedPane):
                 now = clocks.stamp_at(model.agent_now(state, self.app.now()), self._east)
                 came = self._came.setdefault(source, deque(maxlen=model.MAX_LINES))
                 came.append((start, now))
-            begins = stamp(lines) or ""
+            last = self._at.get(source)
+            begins = None if last else stamp(lines)
             for place, line in enumerate(lines, start):
                 if at := stamp([line]):
-                    self._at[source] = at
-                else:
-                    at = self._at.get(source) or self._came_at(source, place) or begins
-                found.append((at, labelled(source, line)))
+                    turn = last[1] + 1 if last and last[0] == at else 1
+                    self._at[source] = last = (at, turn)
+                where = last or (self._came_at(source, place) or begins or "", 0)
+                found.append((where, labelled(source, line)))
         found.sort(key=lambda one: one[0])
         return [line for _, line in found]
 

@@ -1,9 +1,10 @@
 """Several log files as one, by time: so many lines before or behind a place. Blocking: a thread's.
 
 A place is an offset in each file, so that no line is told twice or left out, whatever the clocks
-of those that wrote them did. A line without a time stands at that of the line before it in its
-file; lines of the same second stand in the order of their sources. What is read is a chunk of each
-file at a time, and :data:`remote.agent.logs.SCAN` bytes in all for one request.
+of those that wrote them did. A line without a time stays behind the line before it in its file;
+of the same second first the first line of each file comes, then the second of each. A file without
+any times is spread evenly over the time of the others, up to when it was last written. What is read
+is a chunk of each file at a time, and :data:`remote.agent.logs.SCAN` bytes in all for one request.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import contextlib
 import heapq
 import os
 import re
+import time
+from calendar import timegm
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,6 +26,9 @@ _STAMP: Final = rb"\r*\[?(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)"
 _OWN: Final = re.compile(_STAMP)
 _ANY: Final = re.compile(rb"^" + _STAMP, re.MULTILINE)
 _TYPED: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+
+_EACH: Final = 1_000_000
+"""Places in a second."""
 
 _CHUNK: Final = 64 * 1024
 _SEARCHED: Final = 256 * 1024
@@ -39,7 +45,8 @@ class _Line(NamedTuple):
     """A line; or, without text, that a file was looked through as far as this."""
 
     key: int
-    """Its time as a number, ``20261129170530``; 0 where none is known."""
+    """Its time as a number, ``20261129170530``, times :data:`_EACH`, and how many lines of its file
+    and second it makes."""
     begin: int
     end: int
     text: bytes | None
@@ -49,13 +56,24 @@ def _key(found: re.Match[bytes]) -> int:
     return int(b"".join(found.groups()))
 
 
+def _seconds(key: int) -> int | None:
+    """A time as a number in seconds since any day; None where there is no such time."""
+    try:
+        return timegm(time.strptime(str(key), "%Y%m%d%H%M%S"))
+    except ValueError:
+        return None
+
+
 class _Log:
     """One file, up to its last newline."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        size = os.fstat(fd).st_size
-        self.end = logs.last_newline(fd, size)
+        stat = os.fstat(fd)
+        self.end = logs.last_newline(fd, stat.st_size)
+        self._written = timegm(time.localtime(stat.st_mtime))
+        self.since: int | None = None
+        """When the others begin, which is all that is known of lines without times."""
         self.read = 0
         """Bytes read so far."""
         self._blank = (0, 0)
@@ -92,29 +110,24 @@ class _Log:
 
     def on(self, offset: int, wanted: re.Pattern[bytes] | None) -> Iterator[_Line]:
         """Lines from an offset on; all, or those that match."""
-        key: int | None = None
         while offset < self.end:
             data = self._behind(offset, _SEARCHED if wanted else _CHUNK)
             if not data:
                 return
-            for at, text in logs.lines_of(data, offset):
-                found = _OWN.match(text)
-                key = _key(found) if found else self.in_force(offset) if key is None else key
+            key = 0
+            for key, at, text in self._keyed(data, offset):
                 if wanted is None or wanted.search(text):
                     yield _Line(key, at, at + len(text) + 1, text)
             offset += len(data)
-            yield _Line(key or 0, offset, offset, None)
+            yield _Line(key, offset, offset, None)
 
     def back(self, offset: int, wanted: re.Pattern[bytes] | None) -> Iterator[_Line]:
         """The same from an offset back."""
         while offset > 0:
             begin, data = self._before(offset, _SEARCHED if wanted else _CHUNK)
-            key: int | None = None
             first: int | None = None
             lines: list[_Line] = []
-            for at, text in logs.lines_of(data, begin):
-                found = _OWN.match(text)
-                key = _key(found) if found else self.in_force(begin) if key is None else key
+            for key, at, text in self._keyed(data, begin):
                 first = key if first is None else first
                 if wanted is None or wanted.search(text):
                     lines.append(_Line(key, at, at + len(text) + 1, text))
@@ -122,27 +135,52 @@ class _Log:
             yield _Line(first or 0, begin, begin, None)
             offset = begin
 
+    def _keyed(self, data: bytes, offset: int) -> Iterator[tuple[int, int, bytes]]:
+        """Lines of a stretch of the file: where they stand, their offset and text."""
+        key = self.in_force(offset)
+        for at, text in logs.lines_of(data, offset):
+            if found := _OWN.match(text):
+                when = _key(found)
+                key = key + 1 if key // _EACH == when else when * _EACH + 1
+            yield key or self._guessed(at), at, text
+
     def in_force(self, offset: int) -> int:
-        """The time of a line at an offset that has none of its own."""
+        """Where the last line before an offset stands that has a time."""
         floor, end, top = max(0, offset - _WITHOUT), offset, offset
+        when, count, step = 0, 0, _CHUNK // 8
         while end > floor:
             if self._blank[0] < end <= self._blank[1]:
                 end, top = self._blank[0], max(top, self._blank[1])
                 continue
-            begin = max(floor, end - _SEARCHED)
+            begin = max(floor, end - step)
             # A little more than the stretch: a time may stand across its edge.
-            data = self._bytes(max(0, begin - 1), min(end + 32, offset))
-            found = [one for one in _ANY.finditer(data) if one.start() > 0 or begin == 0]
-            if found:
-                return _key(found[-1])
-            end = begin
+            base = max(0, begin - 1)
+            data = self._bytes(base, min(end + 32, offset))
+            for found in reversed(list(_ANY.finditer(data))):
+                if not begin <= base + found.start() < end:
+                    continue  # the middle of a line, or one that was counted
+                when = when or _key(found)
+                if _key(found) != when:
+                    return when * _EACH + count
+                count += 1
+            end, step = begin, min(4 * step, _SEARCHED)
+        if when:
+            return when * _EACH + count
         self._blank = (min(floor, end), top)
-        return self._first()
+        return self.first() * _EACH
 
-    def _first(self) -> int:
+    def _guessed(self, offset: int) -> int:
+        """A place for a line at an offset of a file without times."""
+        begin = self._written if self.since is None else min(self.since, self._written)
+        at = begin + (self._written - begin) * offset // max(1, self.end)
+        return int(time.strftime("%Y%m%d%H%M%S", time.gmtime(at))) * _EACH
+
+    def first(self) -> int:
         """The first time in the file, for what stands above it; 0 where none is found."""
         if self._head is None:
-            found = _ANY.search(self._bytes(0, min(_SEARCHED, self.end)))
+            found = _ANY.search(self._bytes(0, min(_CHUNK // 8, self.end)))
+            if found is None and self.end > _CHUNK // 8:
+                found = _ANY.search(self._bytes(0, min(_SEARCHED, self.end)))
             self._head = _key(found) if found else 0
         return self._head
 
@@ -169,7 +207,7 @@ class _Log:
                 low = found[0]
         start = low
         for line in self.on(low, None):
-            if line.key >= when:
+            if line.key >= when * _EACH:
                 return line.begin
             if line.begin - start > _WITHOUT + _CHUNK:
                 break
@@ -186,6 +224,9 @@ def read(paths: Mapping[str, Path], request: ReadMerged) -> MergedPart:
             with contextlib.suppress(FileNotFoundError):
                 file = stack.enter_context(paths[source].open("rb"))
                 files[source] = _Log(file.fileno())
+        known = [first for log in files.values() if (first := log.first())]
+        for log in files.values():
+            log.since = _seconds(min(known)) if known else None
         when = _TYPED.match(request.when)
         if when is not None:
             key = int("".join(when.groups()))

@@ -276,6 +276,35 @@ async def test_a_log_without_times_is_told_and_kept_in_order(tmp_path: Path) -> 
         assert "without a time" in pane.shown()[-1]
 
 
+async def test_merged_lines_of_one_second_take_turns(tmp_path: Path) -> None:
+    """As they come and anew; a line without a time stays behind the one before it."""
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"[{stamped(n // 5)}] zero {n}\n" for n in range(20)))
+    async with reading(path) as (one, _):
+        when = stamped(3)
+        one.story.on_message(LogPart("gpu1", 1, 0, 0, [f"[{when}] one {n}" for n in range(2)]))
+        await one.keys("M")
+        await one.until(lambda: not list(one.app.screen.query(FilePane)))
+        pane = one.app.screen.query_one(LogPane)
+
+        def told() -> list[str]:
+            lines = [line.partition("│")[2] for line in pane.held()]
+            lines = [line.partition("] ")[2] or line for line in lines]
+            return [line for line in lines if line.split()[0] in ("zero", "one", "File")]
+
+        await one.until(lambda: "one 1" in told())
+        first = ["zero 15", "one 0", "zero 16", "one 1", "zero 17", "zero 18", "zero 19"]
+        assert told()[15:] == first
+        rows = [f"[{when}] Traceback", "  File it", f"[{when}] one 3"]
+        one.story.on_message(LogPart("gpu1", 1, 0, 0, rows))
+        one.story.on_message(LogPart("gpu0", 7, 0, 0, [f"[{when}] zero 20", f"[{when}] zero 21"]))
+        await one.until(lambda: "zero 21" in told())
+        assert told()[15:] == [*first, "  File it", "one 3", "zero 20", "zero 21"]
+        await filtered(one, "zero|one|File")  # all of them anew
+        turns = [*first[:5], "  File it", "zero 18", "one 3", "zero 19", "zero 20", "zero 21"]
+        await one.until(lambda: told()[15:] == turns)
+
+
 async def test_an_event_leads_to_the_logs_around_it(tmp_path: Path) -> None:
     """Of its GPU, at its time, by the clock of that machine."""
     ours = time.localtime(BASE).tm_gmtoff

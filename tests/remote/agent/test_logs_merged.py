@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -37,13 +38,15 @@ def write(folder: Path, seed: int, count: int) -> tuple[dict[str, Path], list[st
             else:
                 sign = f"[{stamp(second)}]" if source != "run" else f"{stamp(second)},123 I"
                 lines.append((second, f"{sign} {text}"))
-        at = next(second for second, _ in lines if second is not None)
+        at, nth = next(second for second, _ in lines if second is not None), 0
         for n, (own, line) in enumerate(lines):
-            at = at if own is None else own
-            keyed.append((at, place, n, line))
+            if own is not None:
+                nth = nth + 1 if own == at else 1
+                at = own
+            keyed.append((at, nth, place, n, line))
         paths[source] = folder / source
         paths[source].write_text("".join(f"{line}\n" for _, line in lines))
-    keyed.sort(key=lambda one: one[:3])
+    keyed.sort(key=lambda one: one[:4])
     return paths, [line for *_, line in keyed]
 
 
@@ -111,15 +114,23 @@ def test_logs_without_times_missing_ones_and_endless_lines(tmp_path: Path) -> No
     paths = {name: tmp_path / name for name in ("gpu0", "run", "agent")}
     paths["gpu0"].write_text("".join(f"[{stamp(n)}] line {n}\n" for n in range(50)))
     paths["run"].write_text("no time\n" * 30_000)
-    part = ask(paths, lines=-60)
+    ended = time.mktime(time.gmtime(BASE + 50))  # the clock of the logs is the machine's
+    os.utime(paths["run"], (ended, ended))
+    part = ask(paths, lines=-1_700)
     assert part.sources == ["gpu0", "run"]
-    assert part.lines[10:] == [f"[{stamp(n)}] line {n}" for n in range(50)]
-    assert part.lines[:10] == ["no time"] * 10, "at the start: nothing says when they came"
+    timed = [n for n, line in enumerate(part.lines) if line != "no time"]
+    assert [part.lines[n] for n in timed] == [f"[{stamp(n)}] line {n}" for n in (47, 48, 49)]
+    assert {timed[1] - timed[0], timed[2] - timed[1]} <= {600, 601, 602}, "spread evenly"
+    assert ask(paths, at=part.begin, lines=1_700).lines == part.lines
+    paths["gpu0"].write_text("[2026-99-99 99:99:99] no such time\n")
+    assert len(ask(paths, lines=-9).lines) == 9
+    paths["gpu0"].write_text("".join(f"[{stamp(n)}] line {n}\n" for n in range(50)))
     paths["agent"].write_text(f"[{stamp(20)}] {'y' * 700_000}\nafter it\nunfinished")
-    part = ask(paths, when=stamp(20), lines=3)
+    two = {name: paths[name] for name in ("gpu0", "agent")}
+    part = ask(two, when=stamp(20), lines=3)
     assert [line[22:29] for line in part.lines] == ["line 20", "yyyyyyy", ""]
     assert all(len(line) < logs.LINE + 100 for line in part.lines)
-    assert ask(paths, at=part.next, lines=-3).lines == part.lines
+    assert ask(two, at=part.next, lines=-3).lines == part.lines
     again = ask(paths, lines=-40_000)
     assert len(again.lines) == 30_052
     assert "unfinished" not in again.lines[-1]
@@ -148,6 +159,34 @@ def test_what_one_request_reads_is_bounded(tmp_path: Path, monkeypatch: pytest.M
             assert max(hours) - min(hours) < 26_000, "a chunk of the sparse one"
     assert asked > 2
     assert len(found) == 2
+
+
+def test_lines_of_one_second_take_turns(tmp_path: Path) -> None:
+    """The first of each log, then the second of each; a traceback stays whole, wherever a page
+    begins."""
+    paths = {name: tmp_path / name for name in ("gpu0", "gpu1", "run")}
+    for name, path in paths.items():
+        rows = [f"[{stamp(7)}] {name} {n}" for n in range(400)]
+        if name == "gpu1":
+            rows[150] += "\nTraceback\nRuntimeError: it"
+        path.write_text("\n".join([*rows, f"[{stamp(8)}] {name} last", ""]))
+    whole = ask(paths, at=dict.fromkeys(paths, 0), lines=2_000).lines
+    at = next(n for n, line in enumerate(whole) if line == "RuntimeError: it")
+    assert [line[22:] for line in whole[at - 3 : at + 2]] == [
+        "gpu0 150",
+        "gpu1 150",
+        "",
+        "",
+        "run 150",
+    ]
+    assert [line[22:] for line in whole[-6:-3]] == ["gpu0 399", "gpu1 399", "run 399"]
+    for step in (7, 50):
+        pages: list[str] = []
+        place = ask(paths, lines=-1).next
+        while (part := ask(paths, at=place, lines=-step)).lines:
+            assert ask(paths, at=part.begin, lines=len(part.lines)).lines == part.lines
+            pages, place = part.lines + pages, part.begin
+        assert pages == whole
 
 
 async def test_the_agent_merges_its_logs(socket: Path, workspace: Workspace) -> None:
