@@ -35,6 +35,12 @@ PANES = (1, 2, 4, 8)
 LEAST_LINES = 6
 """Lines of a log that are worth a pane."""
 
+PULL_S = 0.25
+"""Seconds between two looks of a pane for new lines."""
+
+TURNS = 4
+"""Panes look in so many turns: a key that comes while all of them are painted would wait."""
+
 EARLIER_S = 10.0
 """Of an event's logs, so much from before it is shown."""
 
@@ -77,6 +83,7 @@ class LogsScreen(StokerScreen):
         self.sought = ""
         """What is marked and jumped to, instead of errors."""
         self.saver = Saver(self)
+        self._turn = 0
         self._layout: tuple[object, ...] = ()
         self._shown: list[LogPane] = []
         """The panes of that layout. Those of the one before may still be on their way out, and
@@ -130,7 +137,7 @@ class LogsScreen(StokerScreen):
         """Panes pull four times a second, and only while this screen is in front."""
         if self.app.size.width < 100:
             self.panes = 4
-        self._pulling = self.set_interval(0.25, self.pull)
+        self._pulling = self.set_interval(PULL_S / TURNS, self.pull)
 
     def on_screen_suspend(self) -> None:
         """Hidden: nothing is pulled."""
@@ -192,16 +199,21 @@ class LogsScreen(StokerScreen):
         return Filter(text, hide=(None, NOISE, ACCESS_OR_NOISE)[self.quiet])
 
     def pull(self) -> None:
-        """New lines into every pane."""
+        """New lines into the panes whose turn it is."""
+        self._turn = (self._turn + 1) % TURNS
         if self.app.screen_stack[0] is not self:
             return
-        for pane in self._shown:
-            pane.pull(self.app.state)
-        self.retitle()
+        panes = self._shown[self._turn :: TURNS]
+        for pane in panes:
+            if pane.flooded:  # nobody reads that fast: half as many pictures will do
+                pane.flooded = False
+            else:
+                pane.pull(self.app.state)
+        self.retitle(panes)
 
-    def retitle(self) -> None:
+    def retitle(self, panes: Sequence[LogPane] | None = None) -> None:
         """New titles where something in them changed."""
-        for pane in self._shown:
+        for pane in self._shown if panes is None else panes:
             pane.turn(raw=self.raw, state=self.app.state)
             pane.retitle(self.app.state)
 

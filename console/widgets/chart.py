@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 FIRST_COLOUR = 16
 """GPU *i* is colour ``16 + i % 8`` on the way to plotext and back."""
 
+DRAW_S, IDLE_S = 3.0, 10.0
+"""Seconds between two pictures of the newest data at least, and while no server has a request:
+then they only slide."""
+
 LEAST_MARKED = 10
 """Rows of a chart that has a line of marks."""
 
@@ -166,6 +170,11 @@ def _value(plot: Plot, value: float) -> str:
     return f"{value * 100:.0f}%" if plot.unit == "%" else short(value)
 
 
+def _points(trend: Trend, width: int) -> int:
+    """Dots side by side in a chart of so many cells."""
+    return min(trend.points, max(16, (width - 6) * 2))
+
+
 def request(
     plot: Plot,
     trend: Trend,
@@ -178,7 +187,7 @@ def request(
     now: float | None = None,
 ) -> dict[str, Any]:
     """What to ask of the drawing process for this window; ``now`` where it ends earlier."""
-    points = min(trend.points, max(16, (width - 6) * 2))
+    points = _points(trend, width)
     chosen: list[dict[str, Any]] = []
     labels: list[list[Any]] = []
     top = plot.top or 0.0
@@ -348,7 +357,8 @@ class Chart(Painted):
         marks = [e.since for e in app.state.epochs]
         if app.state.swap is not None:
             marks.append(app.state.swap.ended or 0.0)
-        step = max(trend.width, 3.0)
+        at_work = any(server.running for server in app.state.servers.values())
+        step = max(trend.span / _points(trend, width), DRAW_S if at_work else IDLE_S)
         key = (self.plot, width, height, int(until / step), trend.loads, app.focus_gpu, len(marks))
         if key == self._drawn and not app.plotter.due:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from console import reckon
 from console.text import UNKNOWN, duration, spark, visible
@@ -66,7 +67,12 @@ def sign_of(view: View) -> tuple[str, str, str]:
 
 def past_rows(view: View, width: int, rows: int = 1) -> list[str]:
     """The throughput of the last minutes, drawn in so many rows."""
-    return spark(shrink(list(view.speeds), 2 * width), view.top, width, rows)
+    return _drawn(view.speeds, view.top, width, rows)
+
+
+@lru_cache(512)
+def _drawn(speeds: tuple[float | None, ...], top: float, width: int, rows: int) -> list[str]:
+    return spark(shrink(list(speeds), 2 * width), top, width, rows)
 
 
 def slots_text(view: View) -> str:

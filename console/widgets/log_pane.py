@@ -23,6 +23,9 @@ COMPACT = 200
 """In panes narrower than this, batch lines are told in a few words: the numbers stand at their
 end."""
 
+CLOCK = 500
+"""So many times are kept in this machine's clock."""
+
 _STAMP = re.compile(
     r"^(\[)?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)([.,]\d+)?(?(1)([^\]]{0,40})\] ?| )"
 )
@@ -46,6 +49,8 @@ class LogPane(Pane):
         """Whether it is the only pane, so that nobody asks which one has the keys."""
         self._east: int | None = None
         self._today = ""
+        self._clock: dict[str, str] = {}
+        """Times of the logs as they are told here: many lines bear the same one."""
 
     def own(self, raw: str) -> str:
         """Of a line that is held here, what its log has of it."""
@@ -68,8 +73,14 @@ class LogPane(Pane):
 
     def told(self, at: str) -> str:
         """A time of the logs in this machine's clock, without the day where it is today's."""
-        when = clocks.here(at, self._east)
-        return when[11:] if when[:10] == self._today else when[5:]
+        told = self._clock.get(at)
+        if told is None:
+            when = clocks.here(at, self._east)
+            told = when[11:] if when[:10] == self._today else when[5:]
+            if len(self._clock) >= CLOCK:
+                self._clock.clear()
+            self._clock[at] = told
+        return told
 
     def turn(self, *, raw: bool, state: model.State) -> None:
         """Show lines raw or not, and as it fits the clocks of now."""
@@ -77,6 +88,7 @@ class LogPane(Pane):
         today = clocks.stamp_at(model.agent_now(state, self.app.now()))[:10]
         if (raw, east, today) != (self.raw, self._east, self._today):
             self.raw, self._east, self._today = raw, east, today
+            self._clock.clear()
             self._strips.clear()
             self.refresh()
 

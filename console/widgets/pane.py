@@ -93,6 +93,8 @@ class Pane(Widget, can_focus=True):
         self._top = 0
         """Number of the first line shown, while holding."""
         self.following = True
+        self.flooded = False
+        """Whether more lines came at once than can be seen."""
         self.pending = 0
         """Lines that came while holding and were not taken in, so that nothing slides."""
         self._left = 0
@@ -138,6 +140,7 @@ class Pane(Widget, can_focus=True):
         if not self.following and (self.pending or len(fresh) > room):
             self.pending += len(fresh)
             return
+        self.flooded = len(fresh) > self.rows
         short = len(self._lines) < self.rows
         self._lines.extend(fresh)
         self._chars += sum(len(line) for _, line in fresh)
@@ -188,10 +191,9 @@ class Pane(Widget, can_focus=True):
         """Stay at the lines shown now."""
         if self.following and self._lines:
             start = self._start()
-            self.following = False
+            self.following = False  # the same lines are shown: nothing of them is painted anew
             self._top = self._lines[start][0]
             self.post_message(self.Held(self))
-            self.refresh()
 
     def follow(self) -> None:
         """Show the newest line from now on."""
@@ -382,6 +384,8 @@ class Pane(Widget, can_focus=True):
     def _marks(self, text: str, style: Style) -> list[tuple[int, int, Style]]:
         """What of a line stands out: what the filter matched, and what is sought."""
         found: list[tuple[int, int, Style]] = []
+        if self._sought is None and self._filter.pattern is None:
+            return found
         wanted = [(self._sought, self.palette["reverse accent"])]
         if not self._filter.inverted:
             wanted.insert(0, (self._filter.pattern, style + Style(bold=True, underline=True)))
