@@ -6,21 +6,24 @@ front when the key was pressed, whichever is in front when the answer is given.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console import away, model, reckon
+from console import away, model, reckon, unsent
 from console.action import Action, Danger
-from console.actions import BY_NAME, command_line, danger
+from console.actions import BY_NAME, command_line, danger, key_name
+from console.config import ConfigError
 from console.feed import FeedError
 from console.notices import Notice
 from console.text import duration
-from console.watch import UP
+from console.watch import UP, Watch
 from console.widgets.chart import SETS
 from remote.protocol import (
     Decide,
+    Differing,
     ReadEvents,
     Rollback,
     RunControl,
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 async def do(app: StokerApp, action: Action) -> None:
     """Do it, for the target in front."""
+    if action.changes and action.name not in ("deploy", "run.go"):
+        app.spawn(tell_unsent(app, app.front))
     match action.name:
         case "targets" | "fleet" | "logs" | "config" | "run" | "events":
             await app.targets.go(action.name)
@@ -91,7 +96,7 @@ async def do(app: StokerApp, action: Action) -> None:
         case "deploy":
             await ask_deploy(app)
         case "run.go":
-            run_go(app)
+            await run_go(app)
         case "keep" | "take_back":
             await decide(app, action)
         case "rollback":
@@ -231,9 +236,29 @@ async def ask_deploy(app: StokerApp) -> None:
     await _confirm(app, f"Deploy to {watch.name}", action, action.danger, line, "", deploy)
 
 
-def run_go(app: StokerApp) -> None:
-    """Start the run, or lift its pause."""
+async def tell_unsent(app: StokerApp, watch: Watch) -> list[Differing]:
+    """Settings of stoker.toml that the agent has not got, said once until they are others; none
+    where nothing can be sent."""
+    known, deploy = watch.state.target, BY_NAME["deploy"]
+    if watch.target is None or known is None or not app.outbox.allowed(deploy):
+        return []
+    found: list[Differing] = []
+    try:
+        found = await asyncio.to_thread(unsent.unsent, watch.target, known)
+        text = unsent.in_words(found, key_name(deploy.keys[0]))
+    except ConfigError as error:
+        text = str(error)
+    if text and text != watch.told_unsent:
+        app.say(text, "warning", keep=True)
+    watch.told_unsent = text
+    return found
+
+
+async def run_go(app: StokerApp) -> None:
+    """Start the run, or lift its pause. A start with other settings than stoker.toml has wants the
+    key once more."""
     watch = app.front
+    new = [one.name for one in await tell_unsent(app, watch) if one.name.startswith("run.")]
     state = watch.state
     progress = state.progress
     if state.run.alive and progress is not None and progress.status == "paused":
@@ -242,6 +267,10 @@ def run_go(app: StokerApp) -> None:
         app.say("the run is alive already")
     elif state.target is None:
         app.say("nothing is known of the target yet", "warning")
+    elif new and new != watch.starts_without:
+        watch.starts_without = new
+        line = command_line(BY_NAME["run.go"], watch.name, file=watch.file)
+        app.say(f"not started yet: `{line}` takes them; s again starts without them", "warning")
     else:
         app.spawn(app.outbox.send(RunStart(spec=state.target), watch))
 

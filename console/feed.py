@@ -35,8 +35,8 @@ class Feed(Protocol):
         """What is to be pushed; remembered over reconnects. Raises :class:`FeedError`."""
 
     async def deploy(self) -> str:
-        """Bring the agent to the target, or to this version; one line of what was done. Raises
-        :class:`FeedError`."""
+        """Bring the agent to the target, or to this version, and the settings that it can take;
+        one line of what was done. Raises :class:`FeedError`."""
 
     def hurry(self) -> None:
         """Try a lost link again now."""
@@ -123,12 +123,16 @@ class AgentFeed:
 
         try:
             done = await deploy(self._target)
+        except LinkError as error:
+            raise FeedError(str(error)) from error
+        try:
             if text := await settled(self._target):
                 done = f"{done}; {text}"
         except LinkError as error:
-            raise FeedError(str(error)) from error
-        if self._client is not None:
-            await self._client.close()  # a new one connects at once, without the old one's pause
+            raise FeedError(f"{done}, but {error}") from error
+        finally:
+            if self._client is not None:
+                await self._client.close()  # a new one connects at once, without the pause
         return done
 
     def hurry(self) -> None:

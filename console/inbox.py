@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from console import calls, model
 from console.watch import UP, Watch
-from remote.protocol import Event, Happened, Message, Snapshot
+from remote.protocol import Event, Happened, Message, Snapshot, TargetSpec
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -31,6 +31,10 @@ class Inbox:
             app.looks.greet()
             self._keep_past(watch, message)
             self.load_past()
+            if watch is app.front and isinstance(message.target, TargetSpec):
+                from console.deeds import tell_unsent  # not needed for the first frame
+
+                app.spawn(tell_unsent(app, watch))
         if isinstance(message, Happened):
             self._react(watch, message.event)
         if watch is app.front and isinstance(message, Snapshot | Happened):

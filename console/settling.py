@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from console.config import Target
+import asyncio
+
+from console.config import ConfigError, Target
+from console.link.errors import LinkError
 from console.session import Session, session
+from console.unsent import reread
 from remote.protocol import Done, TakeSettings
 
 
@@ -14,6 +18,12 @@ async def settle(here: Session) -> str:
 
 
 async def settled(target: Target) -> str:
-    """The same over a connection of its own."""
-    async with session(target) as here:
-        return await settle(here)
+    """The same over a connection of its own, of what the target's file says now. Raises LinkError,
+    which says that it is this that failed."""
+    try:
+        async with session(await asyncio.to_thread(reread, target)) as here:
+            return await settle(here)
+    except (ConfigError, LinkError) as error:
+        kind = error.kind if isinstance(error, LinkError) else "usage"
+        what = "the settings of stoker.toml were not sent (another deploy sends them)"
+        raise LinkError(f"{what}: {error}", kind) from None

@@ -96,6 +96,10 @@ class Watch:
         self.focus_gpu: int | None = None
         self.chosen_logs: tuple[str, ...] = ()
         """Logs that the panes show; empty for all of them, page by page."""
+        self.told_unsent = ""
+        """What was said last of settings that the agent has not got."""
+        self.starts_without: list[str] = []
+        """Those with which a start was held up for that: the next one goes without them."""
         self.hidden_swap: int | None = None
         self.book = Book()
         """The flags of the SGLang there."""

@@ -44,7 +44,8 @@ FLEET: Final[tuple[Action, ...]] = (
         danger="key",
         changes=True,
         verb="deploy",
-        loses="nothing: a new agent takes over what runs. It does nothing where it is current.",
+        loses="nothing: a new agent takes over what runs. A current one only gets the settings of "
+        "stoker.toml that need no restart.",
     ),
     Action(
         "keep",
