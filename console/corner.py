@@ -47,6 +47,13 @@ def say(
     app.call_later(_make_room, app, most)
 
 
+def take_back(app: StokerApp, text: str) -> None:
+    """It is so no more: what was said is gone before its time."""
+    for old in list(app._notifications):
+        if old.message == text:
+            app._unnotify(old)
+
+
 def _subject(text: str) -> str:
     """The action that a text begins with, as refusals do; empty where it names none."""
     head, colon, _ = text.partition(":")

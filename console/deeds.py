@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console import away, model, reckon, unsent
+from console import away, corner, model, reckon, unsent
 from console.action import Action, Danger
 from console.actions import BY_NAME, command_line, danger, key_name
 from console.config import ConfigError
@@ -248,9 +248,11 @@ async def tell_unsent(app: StokerApp, watch: Watch) -> list[Differing]:
         text = unsent.in_words(found, key_name(deploy.keys[0]))
     except ConfigError as error:
         text = str(error)
-    if text and text != watch.told_unsent:
-        app.say(text, "warning", keep=True)
-    watch.told_unsent = text
+    if text != watch.told_unsent:
+        corner.take_back(app, watch.told_unsent)
+        watch.told_unsent = text
+        if text:
+            app.say(text, "warning", keep=True)
     return found
 
 

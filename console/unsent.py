@@ -36,4 +36,4 @@ def in_words(found: Sequence[Differing], deploy: str) -> str:
     for one in found:
         by.setdefault(f"`{one.by}`" if one.by else f"{deploy} sends", []).append(one.name)
     parts = [f"{', '.join(names)} ({how})" for how, names in by.items()]
-    return f"the agent has not what stoker.toml says of {'; '.join(parts)}" if parts else ""
+    return f"stoker.toml has other settings than the agent: {'; '.join(parts)}" if parts else ""

@@ -67,7 +67,9 @@ async def test_keys_tell_what_the_agent_has_not_got(write: Write) -> None:
         def said(text: str) -> int:
             return sum(text in note.message for note in app._notifications)
 
-        await one.until(lambda: said("stoker.toml says of alerts.eta_hours_over (D sends)"))
+        await one.until(
+            lambda: said("other settings than the agent: alerts.eta_hours_over (D sends)")
+        )
         write("[alerts]\neta_hours_over = 5\n[run]\nmax_tokens = 99\n")
         await one.keys("s")
         await one.until(lambda: said("not started yet: `stoker run start here --config "))
@@ -82,6 +84,7 @@ async def test_keys_tell_what_the_agent_has_not_got(write: Write) -> None:
         await one.until(
             lambda: app.state.target is not None and app.state.target.alerts.eta_hours_over == 5
         )
+        await one.until(lambda: not said("alerts.eta_hours_over (D sends)"))  # it is so no more
         write("[alerts]\neta_hours_ovr = 5\n")
         await one.keys("p")
         await one.until(lambda: said("did you mean 'eta_hours_over'"))
