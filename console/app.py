@@ -97,6 +97,7 @@ class StokerApp(App[None], inherit_bindings=False):
         tracebacks: bool = False,
     ) -> None:
         super().__init__()
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
         self.strict = strict
         """Whether a part that cannot be painted ends the app: for tests."""
         self.tracebacks = tracebacks

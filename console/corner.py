@@ -40,7 +40,8 @@ def say(
     long, short, most = (5, 3, MOST_SMALL) if small else (8, 4, MOST)
     error = severity == "error"
     if small and not keep:
-        text = cut(" ".join(text.split()), (2 if severity == "information" else 3) * WIDTH)
+        rows = 2 if severity == "information" else 3
+        text = cut(" ".join(text.split()), rows * min(WIDTH, app.size.width - 6))
     app.notify(
         text, severity=severity, markup=False, timeout=KEPT_S if keep else long if error else short
     )

@@ -300,7 +300,13 @@ async def confirm_and_send(app: StokerApp, action: Action) -> None:
         app.spawn(app.outbox.send(request, watch))
         return
     line = command_line(action, watch.name, gpus=scope, file=watch.file)
-    where = f"GPU {scope[0]} of" if scope else f"all {count} servers of"
+    where = (
+        f"GPU {scope[0]} of"
+        if scope
+        else f"all {count} servers of"
+        if count > 1
+        else "the server of"
+    )
     question = f"{action.title}: {where if action.group == 'Fleet' else ''} {watch.name}"
     cost = ""
     if action.name == "down":

@@ -128,9 +128,11 @@ def gpu_time(seconds: float | None) -> str:
 
 
 def hours(value: float | None) -> str:
-    """Hours as an operator says them: ``0.4 h``, ``9.8 h``, ``208 h``."""
+    """Hours as an operator says them: ``25 min``, ``9.8 h``, ``208 h``."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
+    if 60 * value < 59.5:
+        return f"{60 * value:.0f} min"
     return f"{value:,.0f} h" if value >= 99.5 else f"{value:.1f} h"
 
 

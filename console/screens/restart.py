@@ -123,7 +123,7 @@ class RestartScreen(Modal[None]):
         box = self.query_one(".dialog")
         wish = self.proposal
         meant = wish.restarts if self.step == "plan" else wish.scope
-        every = wish.gpu is None and len(meant) == len(wish.scope)
+        every = wish.gpu is None and len(meant) == len(wish.scope) > 1
         where = f"all {len(meant)} servers" if every else f"GPU {mixed.ranges(meant)}"
         line = self.query_one("#edit", Input)
         table, plan = self.query_one(FlagTable), self.query_one("#plan-box")

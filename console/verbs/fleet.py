@@ -179,7 +179,8 @@ async def confirm(target: Target, *, back: bool, yes: bool) -> int:
 
 def _which(target: Target, gpus: list[int] | None) -> str:
     if gpus is None:
-        return f"all {target.spec.fleet.gpus} servers of {target.name}"
+        count = target.spec.fleet.gpus
+        return f"{f'all {count} servers' if count > 1 else 'the server'} of {target.name}"
     return f"GPU {', '.join(map(str, gpus))} of {target.name}"
 
 

@@ -9,7 +9,7 @@ from textual import events
 
 from console import model
 from console.action import Action
-from console.actions import ACTIONS, key_name
+from console.actions import ACTIONS, BY_NAME, key_name
 from console.text import clock, duration, moment
 from console.widgets.paint import Line, Painted, Part, fit, pad, spread, width_of
 
@@ -131,6 +131,10 @@ WORDS_SHARE = 0.6
 """Of the line, so much may go to the words of other screens."""
 
 
+_QUIT = BY_NAME["quit"]
+"""It comes last: of what there is no room for, it is the one that most people know."""
+
+
 class KeyBar(Painted):
     """The keys that do something here, the screen's own first; a click does the same.
 
@@ -179,7 +183,7 @@ class KeyBar(Painted):
         whole = sum(len(key_name(a.keys[0]) + a.label) + 3 for a in (*own, *away)) + 1
         line: list[Part] = [(" ", "text")]
         if whole <= room:
-            for action in (*own, *away, *others):
+            for action in (*own, *away, *others, _QUIT):
                 self._put(line, action, room)
             return [spread(line, tail, width)]
         wide = sum(len(key_name(a.keys[0]) + a.label) + 3 for a in away)
@@ -189,6 +193,7 @@ class KeyBar(Painted):
             self._put(line, action, room - keep + 2)
         for action in away:
             self._put(line, action, room + 2, word=words)
+        self._put(line, _QUIT, room + 1, word=words)
         text, style = line[-1]
         line[-1] = (text.rstrip(), style)  # its gap to the next key is not to be cut
         return [spread(line, tail, width)]

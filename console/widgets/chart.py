@@ -327,7 +327,7 @@ class Chart(Painted):
             (f"  {app.lookback.text}  ", "dim"),
         ]
         if app.lookback.loaded and not app.lookback.window.gpus(metric):
-            title.append(("nothing was recorded then", "warn"))
+            title.append(("nothing recorded", "warn"))
         if problem and self._rows:
             return clip([*title, (problem, "bad")], width)
         ends: list[Part] = []

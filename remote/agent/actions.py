@@ -215,5 +215,5 @@ def _counted(states: Iterable[str]) -> str:
 
 def _names(gpus: list[int] | None, spec: TargetSpec) -> str:
     if gpus is None or len(gpus) == spec.fleet.gpus:
-        return f"all {spec.fleet.gpus} servers"
+        return f"all {spec.fleet.gpus} servers" if spec.fleet.gpus > 1 else "the server"
     return f"GPU {', '.join(map(str, gpus))}"

@@ -68,6 +68,22 @@ async def test_little_is_said_at_once_where_there_is_little_room() -> None:
         assert "something happened 6" not in one.screen()
 
 
+async def test_on_a_narrow_terminal_what_is_said_is_wrapped_up_to_the_edge() -> None:
+    """Every word of it, and nothing of the line behind it at its end."""
+    async with driven((40, 12)) as one:
+        one.app.say("nothing new is sent, what is in flight may end, and that is all")
+        await one.sees("nothing new is sent")
+        rows = [row for row in one.screen().splitlines() if "▌" in row]
+        words = " ".join(" ".join(row.partition("▌")[2].split()) for row in rows)
+        assert words == "nothing new is sent, what is in flight may end, and that is all"
+        assert len(rows) == 2
+        await one.pilot.resize_terminal(100, 24)
+        one.app.say("short")
+        await one.sees("short")
+        row = next(row for row in one.screen().splitlines() if "short" in row)
+        assert row.partition("▌")[2].strip() == "short"
+
+
 @pytest.mark.parametrize("key", ["l", "c", "g", "e"])
 async def test_every_screen_tells_the_worst_in_one_row(key: str) -> None:
     """None while nothing is wrong; then one, with its key."""

@@ -171,6 +171,8 @@ KEYLINES = [
     (80, "g", ["s start", "p pause", "a answers", "f fleet  l logs  c config  e events"]),
     (80, "e", ["⏎ logs then", "/ filter", "S save", "f fleet  l logs  c config  g run"]),
     (60, "", ["r restart", "l c g e"]),
+    (40, "", ["r restart", "l c g e q"]),
+    (160, "", ["e events", "q quit"]),
     (120, "", ["a answers", "m plot", "e events"]),
     (120, "l", ["E error", "M merge", "T time", "f fleet  c config  g run  e events"]),
     (120, "g", ["x stop", "C at once", "R retry", "U retry aside", "f fleet"]),

@@ -70,6 +70,22 @@ def test_durations(seconds: float | None, shown: str) -> None:
     assert text.duration(seconds) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 min"),
+        (0.41, "25 min"),
+        (0.99, "59 min"),
+        (0.995, "1.0 h"),
+        (9.8, "9.8 h"),
+        (208, "208 h"),
+    ],
+)
+def test_hours(value: float, shown: str) -> None:
+    """Minutes under one."""
+    assert text.hours(value) == shown
+
+
 def test_unknown_is_never_zero() -> None:
     """A dash, not a number."""
     for function in (text.number, text.short, text.percent, text.duration, text.hours, text.size):
