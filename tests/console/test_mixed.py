@@ -7,23 +7,23 @@ from dataclasses import replace
 import msgspec
 
 from console import mixed, model
-from console.model import Link, State, reduce
+from console.model import State
 from console.notices import notices
 from console.widgets.swap import swap_lines
 from remote.fleet.conclusion import conclude
 from remote.fleet.plan import mark, steps
 from remote.protocol import Epoch, Swap
-from tests.console.screen.story import BAD, BEGAN, Story
+from tests.console.screen.story import BAD, BEGAN
+from tests.console.screen.told import NOW, plain, seen, silent
 
-NOW = BEGAN + 1
 FAST = {**BAD, "mem-fraction-static": 0.91}
 
 
 def split(on_new: int, new_tok_s: float = 26_600.0, old_tok_s: float = 15_100.0) -> State:
     """The first servers run epoch 3, the others still epoch 2."""
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     story.epochs.append(Epoch(3, story.now, FAST, "ops", "a try"))
-    state = reduce(State(link=Link("connected")), story.snapshot(), NOW)
+    state = seen(story)
     servers, infos = dict(state.servers), dict(state.infos)
     for gpu in servers:
         new = gpu < on_new
@@ -74,7 +74,7 @@ def test_the_faster_flags_are_the_ones_to_have() -> None:
 def test_a_swap_that_stopped_half_way_says_so() -> None:
     swap = half_way()
     assert mixed.left(swap) == ("stopped half-way: 0–3 on epoch 3, 4 failed, 5–7 not touched")
-    text = "\n".join("".join(t for t, _ in line) for line in swap_lines(swap, NOW, 110, 20))
+    text = plain(swap_lines(swap, NOW, 110, 20))
     assert "rolled back" not in text
     assert "100%" not in text
     assert "✔ 0 1 2 3  through" in text

@@ -14,15 +14,13 @@ from console.model import Link, State, reduce
 from console.text import moment
 from console.widgets.progress import header
 from remote.protocol import Alert, Batches, Event, Progress, RunState, Snapshot
-from tests.console.screen.story import BEGAN, Story
-
-NOW = BEGAN + 1
+from tests.console.screen.story import BEGAN
+from tests.console.screen.told import NOW, plain, silent
 
 
 def told(alive: bool = True, **changes: object) -> State:
     """The story's state, its run as wanted; this side's clock is a second ahead."""
-    story = Story(lambda _: None, lambda _: None, elapsed=120)
-    snapshot = story.snapshot()
+    snapshot = silent(elapsed=120).snapshot()
     assert isinstance(snapshot.run, RunState)
     assert isinstance(snapshot.run.progress, Progress)
     progress = replace(snapshot.run.progress, **changes)
@@ -38,7 +36,7 @@ def run_line(state: State) -> str:
 
 def in_header(state: State) -> str:
     """The header's lines."""
-    return "\n".join("".join(t for t, _ in line) for line in header(state, NOW, 218))
+    return plain(header(state, NOW, 218))
 
 
 def event(number: int, kind: str, text: str, who: str = "") -> Event:

@@ -14,15 +14,16 @@ from textual.widgets import Input
 from console.app import StokerApp
 from console.widgets.paint import Painted
 from tests.console.screen.story import Story, connect
+from tests.console.screen.told import silent
 
 
 class Driven:
     """An app under test, its story, and patience."""
 
-    def __init__(self, app: StokerApp, pilot: Pilot[None], story: Story) -> None:
+    def __init__(self, app: StokerApp, pilot: Pilot[None], story: Story | None = None) -> None:
         self.app = app
         self.pilot = pilot
-        self.story = story
+        self.story = story or silent()  # an app on a real agent tells its own
 
     async def until(self, true: Callable[[], object], seconds: float = 90) -> None:
         """Wait for a condition."""

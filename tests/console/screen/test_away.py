@@ -18,7 +18,7 @@ from console import away, prefs
 from console.app import StokerApp
 from console.clocks import zone
 from console.looks import KEEP_S
-from console.model import Link, State, reduce
+from console.model import Link, State
 from console.prefs import Prefs, Seen
 from console.screens.away import AwayScreen
 from console.screens.run import RunScreen
@@ -26,19 +26,16 @@ from console.text import moment
 from console.widgets.progress import ProgressHeader
 from remote.protocol import Alert, Event
 from tests.bench.terminal import Terminal
+from tests.console.screen import told
 from tests.console.screen.driver import driven
 from tests.console.screen.story import BEGAN, JOURNAL, Story, connect
 from tests.console.screen.test_terminal import STORY, environment
-
-
-def told(story: Story) -> State:
-    """The state after the story's snapshot."""
-    return reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+from tests.console.screen.told import silent
 
 
 def night(story: Story, hours: float = 8.0) -> tuple[State, Seen]:
     """The story's state, and how it was seen so long before."""
-    state = told(story)
+    state = told.seen(story, BEGAN)
     progress = state.progress
     assert progress is not None
     progress = msgspec.structs.replace(
@@ -52,7 +49,7 @@ def night(story: Story, hours: float = 8.0) -> tuple[State, Seen]:
 
 def test_a_night_is_told_worst_first_with_times_causes_and_what_is_over() -> None:
     """Deaths, restarts, alerts, swaps, deeds; rate, ETA, failures, retries and uploads."""
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     state, seen = night(story)
     at = state.time
     events = [
@@ -102,7 +99,7 @@ def test_a_night_is_told_worst_first_with_times_causes_and_what_is_over() -> Non
 
 def test_what_is_wrong_since_before_is_told_and_another_process_counts_from_nothing() -> None:
     """An alert that began before the look, and retries of a run that was started again."""
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     state, seen = night(story)
     seen = msgspec.structs.replace(seen, pid=6, retries={"timeout": 290})
     at = state.time
@@ -145,7 +142,7 @@ def flood(story: Story, seen: Seen) -> list[Event]:
 
 def test_five_hundred_events_are_a_few_lines_and_the_rest_is_counted() -> None:
     """However few lines there are, nothing is lost: it is in a line or counted."""
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     state, seen = night(story)
     account = away.account(seen, state, flood(story, seen))
     for most in (8, 12, 24):
@@ -190,7 +187,7 @@ async def test_such_a_night_is_one_panel(size: tuple[int, int]) -> None:
 
 def test_a_short_absence_is_not_worth_a_panel() -> None:
     """Nor is a first look."""
-    state = told(Story(lambda _: None, lambda _: None))
+    state = told.seen(silent(), BEGAN)
     assert not away.worth_telling(None, state)
     assert not away.worth_telling(Seen(state.time - 10), state)
     assert away.worth_telling(Seen(state.time - 1_000), state)

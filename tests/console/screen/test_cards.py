@@ -14,6 +14,7 @@ from console.widgets.gpu import View
 from console.widgets.row import row_columns, row_line
 from remote.protocol import ServerInfo, ServerState
 from tests.console.screen.driver import driven
+from tests.console.screen.told import plain
 
 READY = ServerState(gpu=3, state="ready", running=37, gen_tok_s=661.0, kv_usage=0.2)
 
@@ -24,7 +25,7 @@ def view(server: ServerState) -> View:
 
 
 def card(server: ServerState, width: int = 34) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in card_lines(view(server), width))
+    return plain(card_lines(view(server), width))
 
 
 @pytest.mark.parametrize("width", [29, 34, 60])
@@ -60,7 +61,7 @@ def test_what_is_told_as_failed_stays_so() -> None:
 def test_a_server_that_is_kept_for_a_suspect_says_so(width: int, words: str) -> None:
     """Its few tokens are no fault of it."""
     alone = dataclasses.replace(view(replace(READY, running=1, gen_tok_s=40.0)), suspects=46)
-    shown = "\n".join("".join(text for text, _ in line) for line in card_lines(alone, width))
+    shown = plain(card_lines(alone, width))
     assert words in shown
     assert "1 of 46 suspects alone" in shown
     row = "".join(text for text, _ in row_line(alone, row_columns(90), 90))

@@ -7,11 +7,19 @@ import time
 from pathlib import Path
 
 import pytest
+from textual.widgets import Input
 
+from console import model
 from console.eventsift import choice
-from console.screens.events import EventPane
+from console.screens.events import EventPane, EventsScreen
+from console.screens.fleet import FleetScreen
 from console.widgets.filter_line import FilterLine
-from remote.protocol import Event
+from console.widgets.pane import Pane
+from remote.protocol import (
+    Event,
+    Happened,
+    Skipped,
+)
 from tests.console.screen.driver import Driven, driven
 
 BEGAN = time.time() - 1_000
@@ -117,3 +125,36 @@ async def test_a_choice_holds_for_what_comes_and_for_what_is_saved(
         await one.until(lambda: line.has_class("bad"))
         await one.keys("enter")
         await one.sees("info, warning or error")
+
+
+async def test_events_can_be_filtered() -> None:
+    """By what stands in the line."""
+    async with driven() as one:
+        await one.keys("e")
+        assert isinstance(one.app.screen, EventsScreen)
+        pane = one.app.screen.query_one(Pane)
+        await one.until(lambda: pane.count >= 10)
+        await one.keys("slash")
+        await one.until(lambda: isinstance(one.app.focused, Input))
+        await one.write("verdict")
+        await one.until(lambda: pane.count == 1)
+        await one.keys("escape")
+        await one.until(lambda: pane.count >= 10)
+        await one.keys("escape")
+        await one.until(lambda: isinstance(one.app.screen, FleetScreen))
+
+
+async def test_events_that_come_late_are_listed_in_their_place() -> None:
+    """Older ones may be asked for later; what the agent left out is counted."""
+    async with driven() as one:
+        newest = one.app.state.events[-1].id
+        one.story.on_message(Happened(Event(newest + 100, time.time(), "x", text="a late one")))
+        await one.keys("e")
+        pane = one.app.screen.query_one(Pane)
+        await one.until(lambda: any("a late one" in line for line in pane.shown()))
+        old = [Event(-n, time.time() - 9_000, "x", text=f"old {n}") for n in range(5)]
+        one.app.state = model.with_events(one.app.state, old)
+        one.story.on_message(Skipped("events", 1_234))
+        await one.until(lambda: any("old 3" in line for line in pane.shown()))
+        assert "a late one" in pane.shown()[-1]
+        await one.sees("1.2k older: page up")

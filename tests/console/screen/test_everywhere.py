@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from console import palette, reckon
 from console.actions import BY_NAME
+from console.config import Target
 from console.flags import Row
 from console.screens import answers
+from console.screens.lines import LinesScreen
 from console.widgets import flag_table
 from console.widgets.alert_line import AlertLine
-from remote.protocol import FlagInfo, ReadAnswers, RunState
+from remote.protocol import (
+    FlagInfo,
+    ReadAnswers,
+    RunState,
+)
 from tests.console.screen.driver import driven
 
 
@@ -132,3 +139,55 @@ def test_columns_of_flags_have_gaps_and_headings(width: int) -> None:
     head = "".join(part for part, _ in flag_table.head_line(columns, width))
     assert head.index("takes") == text.index("switch")
     assert head.index("value") == text.index("off")
+
+
+async def test_every_screen_help_and_palette_open_at_every_size() -> None:
+    """And leave again."""
+    for size in ((80, 24), (220, 60)):
+        async with driven(size) as one:
+            for key, word in (
+                ("c", "epoch"),
+                ("g", "Outcomes"),
+                ("e", "verdict"),
+                ("l", " req · kv "),
+                ("question_mark", "Keys"),
+            ):
+                await one.keys(key)
+                await one.sees(word)
+            await one.keys("escape", "y")
+            await one.until(lambda: "stoker restart ct200" in one.screen())
+            await one.keys("escape", "f", "colon")
+            await one.until(lambda: "Search" in one.screen() or "Restart" in one.screen())
+            await one.write("roll")
+            await one.until(lambda: "Roll back" in one.screen())
+
+
+async def test_lines_to_copy_name_the_configuration() -> None:
+    """Another shell finds it by nothing else."""
+    file = Path("/my files/stoker.toml")
+    async with driven() as one:
+        one.app.front.target = Target("ct200", "root@pve", one.app.front.state.target, file=file)  # type: ignore[arg-type]
+        await one.keys("y")
+        await one.until(lambda: isinstance(one.app.screen, LinesScreen))
+        lines = one.app.screen.lines()  # type: ignore[attr-defined]
+        ours = [line for line in lines if line.startswith("stoker ")]
+        assert len(ours) > 8
+        assert all(line.endswith(" --config '/my files/stoker.toml'") for line in ours)
+        await one.keys("escape", "D")
+        await one.sees("stoker deploy ct200 --config '/my files/stoker.toml'")
+
+
+async def test_a_picture_that_cannot_be_saved_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder the console was started in may be gone."""
+    async with driven() as one:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        await one.keys("P")
+        await one.sees("the picture was not saved")
+        monkeypatch.chdir(tmp_path)
+        await one.keys("P")
+        await one.until(lambda: list(tmp_path.glob("*.svg")))

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from console import reckon
 from console.actions import ACTIONS, by_key
 from console.app import StokerApp
-from console.model import Link, State, reduce
+from console.model import Link, State
 from console.notices import Notice, notices
 from console.registry.look import MOVES
 from console.screens.config import ConfigScreen
@@ -29,25 +29,23 @@ from console.widgets.pane import Pane
 from console.widgets.progress import STUCK_S, header
 from remote.protocol import Progress, RunState, RunStatus
 from tests.console.screen.driver import driven, painted
-from tests.console.screen.story import BEGAN, Story, connect
+from tests.console.screen.story import connect
+from tests.console.screen.told import NOW, plain, told
 
-NOW = BEGAN + 1
 
-
-def told() -> State:
+def now_told() -> State:
     """The story's state."""
-    story = Story(lambda _: None, lambda _: None, elapsed=120)
-    return reduce(State(link=Link("connected")), story.snapshot(), NOW)
+    return told(elapsed=120)[1]
 
 
 def text(state: State, width: int = 78, now: float = NOW) -> str:
     """The header's lines."""
-    return "\n".join("".join(t for t, _ in line) for line in header(state, now, width))
+    return plain(header(state, now, width))
 
 
 def test_numbers_of_a_lost_link_are_grey_and_dated() -> None:
     """Nothing bold, no time left that would run on; as of when it was told."""
-    state = told()
+    state = now_told()
     assert " in 2" in text(state)
     styles = {style for line in header(state, NOW + 10_800, 78) for _, style in line}
     assert not [style for style in styles if not style.startswith("dim")]
@@ -61,7 +59,7 @@ def test_numbers_of_a_lost_link_are_grey_and_dated() -> None:
 @pytest.mark.parametrize("width", [78, 118, 218])
 def test_every_number_has_its_label(width: int) -> None:
     """The overall rate and the range of the end at any width; what a count counts."""
-    line = text(told(), width)
+    line = text(now_told(), width)
     assert ", 1.96 overall" in line
     assert "records wait" in line
     assert re.search(r"done (\w+ )?\d\d:\d\d \(.*\d\d:\d\d–.*\d\d:\d\d\) in \d", line), line
@@ -72,7 +70,7 @@ def test_every_number_has_its_label(width: int) -> None:
 def test_causes_and_what_waits_stand_beside_the_trouble(width: int) -> None:
     """An S3 that cannot be reached does not hide how much waits for it, nor its reason what was
     lost."""
-    state = told()
+    state = now_told()
     progress = Progress(
         total=9_000,
         completed=1_000,
@@ -91,7 +89,7 @@ def test_causes_and_what_waits_stand_beside_the_trouble(width: int) -> None:
 @pytest.mark.parametrize("width", [58, 78, 118, 218])
 def test_what_is_set_aside_or_waits_is_seen_at_every_size(width: int) -> None:
     """Before what lies in S3."""
-    line = text(told(), width)
+    line = text(now_told(), width)
     assert "31 set aside   3 wait for a retry" in line
 
 
@@ -103,7 +101,7 @@ def test_a_run_that_has_ended_has_no_end_to_come(status: RunStatus) -> None:
         elapsed_hours=14.5, status=status, time=NOW - 7_200, set_aside=4, tok_s=900.0,
         avg_output_tokens=2_000.0,
     )  # fmt: skip
-    state = replace(told(), run=RunState(False, exit=1, progress=progress), time=NOW)
+    state = replace(now_told(), run=RunState(False, exit=1, progress=progress), time=NOW)
     for width in (78, 218):
         shown = text(state, width)
         word = {"running": "not running since", "done": "done"}.get(status, f"{status} since")
@@ -117,7 +115,7 @@ def test_a_run_that_has_ended_has_no_end_to_come(status: RunStatus) -> None:
 
 def test_a_run_that_is_held_tells_no_end() -> None:
     """A pause moves it by as long as it lasts."""
-    state = told()
+    state = now_told()
     assert state.progress is not None
     paused = msgspec.structs.replace(state.progress, status="paused")
     assert " in 2" not in text(replace(state, run=RunState(True, progress=paused)))
@@ -125,7 +123,7 @@ def test_a_run_that_is_held_tells_no_end() -> None:
 
 def test_before_the_first_answer_it_has_no_length() -> None:
     """And a run that cannot upload without an error is seen all the same."""
-    state = told()
+    state = now_told()
     progress = Progress(total=100, in_flight=8, not_in_s3=500, s3_uploaded=1)
     state = replace(state, run=RunState(True, progress=progress), uploads=(1, state.time))
     assert "tok/answer" not in text(state, 218)
@@ -136,7 +134,7 @@ def test_before_the_first_answer_it_has_no_length() -> None:
 
 def test_the_host_is_seen() -> None:
     """Memory, disk, processors."""
-    assert "RAM 61/512 GiB   disk free 1.4 TiB   CPU 18% load 6.1" in text(told(), 260)
+    assert "RAM 61/512 GiB   disk free 1.4 TiB   CPU 18% load 6.1" in text(now_told(), 260)
 
 
 def test_notices_take_rows_from_old_events() -> None:
@@ -220,7 +218,7 @@ def test_the_help_tells_every_key_that_is_bound(kind: type, parts: tuple[type, .
     told_of = {key for move in MOVES if name in move.screens for key in move.keys}
     keys = set().union(bound(kind), *(bound(part) for part in parts))
     assert keys <= told_of | set(by_key())
-    lines = "\n".join("".join(t for t, _ in line) for line in help_lines(name, 76))
+    lines = plain(help_lines(name, 76))
     assert all(action.title in lines for action in ACTIONS)
     assert all(move.title in lines for move in MOVES if name in move.screens)
 
@@ -268,7 +266,7 @@ def test_a_notice_that_is_cut_says_so_and_where_it_is_whole() -> None:
 
 def test_that_one_may_only_look_comes_last() -> None:
     """The mark in the top line says it already; what is wrong comes first."""
-    state = replace(told(), link=Link("read-only", "this console only looks"), time=NOW)
+    state = replace(now_told(), link=Link("read-only", "this console only looks"), time=NOW)
     found = notices(replace(state, run=RunState(False)), NOW)
     assert len(found) > 1
     assert found[-1].level == "info"

@@ -28,6 +28,7 @@ from remote.protocol import (
 )
 from tests.console.screen.driver import driven
 from tests.console.screen.story import BEGAN, Story
+from tests.console.screen.told import seen, silent
 
 
 def unpack(path: Path) -> dict[str, str]:
@@ -48,8 +49,8 @@ def packed(folder: Path) -> list[Path]:
 
 async def test_a_bundle_holds_what_is_known_and_says_what_is_missing(tmp_path: Path) -> None:
     """Also where the agent answers only half of the questions."""
-    story = Story(lambda _: None, lambda _: None)
-    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    story = silent()
+    state = seen(story, BEGAN)
 
     async def ask(request: Request, timeout: float) -> Result | None:
         if isinstance(request, ReadLog):
@@ -108,11 +109,11 @@ async def test_the_logs_around_an_error_are_in_it(tmp_path: Path) -> None:
                 out.write(f"[{at}] {source} line {n}\n" if source == "gpu3" else f"{at},1 I {n}\n")
                 if n == 2_000 and source == "agent":
                     out.write(f"{at},123 E agent: server.failed: GPU 3: out (of) memory\n")
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     story.say("server.failed", "GPU 3: out (of) memory", gpu=3, level="error")
     spec = replace(story.spec, alerts=AlertSpec(webhook="https://chat.example/s3cret"))
     story.spec = spec
-    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    state = seen(story, BEGAN)
     path = await incident.bundle(log_reader(logged, story), state, tmp_path)
     read = unpack(path)
     failed = story.events[-1]
@@ -127,7 +128,7 @@ async def test_the_logs_around_an_error_are_in_it(tmp_path: Path) -> None:
 async def test_with_an_event_chosen_it_tells_of_that_one(tmp_path: Path) -> None:
     """Its server's, the run's and the agent's lines of its time by the clock of the logs, and what
     the journal has of that time; nothing around later errors."""
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     at = story.now - 30_000
     logged = {source: tmp_path / f"{source}.log" for source in ("gpu3", "run", "agent")}
     for source, path in logged.items():
@@ -138,7 +139,7 @@ async def test_with_an_event_chosen_it_tells_of_that_one(tmp_path: Path) -> None
     story.say("server.ready", "GPU 3: ready after 40 s", gpu=3, at=at)
     chosen = story.events[-1]
     story.say("server.failed", "GPU 5: out of memory", gpu=5, level="error")
-    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    state = seen(story, BEGAN)
     state = dataclasses.replace(state, host=HostState(clock_east_s=7_200))
     story.calls.clear()
     path = await incident.bundle(log_reader(logged, story), state, tmp_path / ".", chosen)
@@ -159,9 +160,9 @@ async def test_with_an_event_chosen_it_tells_of_that_one(tmp_path: Path) -> None
 
 async def test_it_lists_what_is_in_it_and_has_the_configuration(tmp_path: Path) -> None:
     """Each file on one line; the configuration with its comments, and without its secrets."""
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     story.say("server.failed", "GPU 3: out of memory", gpu=3, level="error")
-    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    state = seen(story, BEGAN)
     toml = tmp_path / "stoker.toml"
     toml.write_text(
         '# by hand\n[alerts]\nwebhook = "https://chat.example/s3cret"\neta_hours_over = 9\n'
@@ -195,8 +196,8 @@ async def test_where_it_is_stays_to_be_seen(
 
 async def test_what_an_issue_wants_is_in_it(tmp_path: Path) -> None:
     """Versions and the machine, what is not known with why, and command lines one may type."""
-    story = Story(lambda _: None, lambda _: None)
-    state = reduce(State(link=Link("connected")), story.snapshot(), BEGAN)
+    story = silent()
+    state = seen(story, BEGAN)
     info = replace(state.infos[0], argv=["python", "-m", "x y", "--api-key", "hunter2"])
     state = dataclasses.replace(state, infos={0: info})
     read = unpack(await incident.bundle(story.call, state, tmp_path))
@@ -228,7 +229,7 @@ async def test_the_key_packs_the_event_that_is_chosen(
 
 async def test_an_agent_of_another_version_is_not_waited_for_long(tmp_path: Path) -> None:
     """It may not know the question about the machine: then it says nothing at all."""
-    story = Story(lambda _: None, lambda _: None)
+    story = silent()
     waits: list[float] = []
 
     async def call(request: Request, timeout: float) -> Result | None:

@@ -25,7 +25,6 @@ from console.widgets.log_pane import LogPane
 from console.widgets.merged_pane import MergedPane
 from remote.paths import Workspace
 from tests.console.screen.driver import Driven
-from tests.console.screen.story import Story
 
 GPUS = 6
 HOUR = 3_600
@@ -65,7 +64,7 @@ async def looking(tmp_path: Path) -> AsyncIterator[tuple[Driven, float]]:
         await deploy(lab.target)
         app = StokerApp(connect_agent(lab.target), name="ct200", remember=False, strict=True)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = Driven(app, pilot, Story(lambda _: None, lambda _: None))
+            one = Driven(app, pilot)
             await one.until(lambda: app.state.link.state == "connected", 60)
             await one.until(lambda: len(app.state.numbers) == GPUS, 60)
             await one.keys("l")

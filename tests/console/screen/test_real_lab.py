@@ -32,14 +32,8 @@ from console.watch import Source
 from console.widgets.file_pane import FilePane
 from console.widgets.flag_table import FlagTable
 from tests.console.screen.driver import Driven, painted
-from tests.console.screen.story import Story
 
 GPUS = 2
-
-
-def driven_on(app: StokerApp, pilot: object) -> Driven:
-    """The driver without a story of its own."""
-    return Driven(app, pilot, Story(lambda _: None, lambda _: None))  # type: ignore[arg-type]
 
 
 async def to_canary(one: Driven, edit: str) -> None:
@@ -67,7 +61,7 @@ async def test_flags_restart_and_canary_by_keys(tmp_path: Path) -> None:
         await job.start(lab, lambda _: None)
         app = StokerApp(connect_agent(lab.target), name="ct200", remember=False, strict=True)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = driven_on(app, pilot)
+            one = Driven(app, pilot)
             await one.until(lambda: app.state.progress is not None, 60)
             await _flags(one)
             await to_canary(one, "mamba-scheduler-strategy=no_buffer")
@@ -128,7 +122,7 @@ async def test_a_real_target_beside_a_dead_one(tmp_path: Path) -> None:
         sources = [Source("gone", connect_agent(dead)), Source("ct200", connect_agent(lab.target))]
         app = ListedApp(sources, remember=False, strict=True)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = driven_on(app, pilot)
+            one = Driven(app, pilot)
 
             def row(name: str) -> str:
                 lines = painted(app.screen.query_one(TargetTable))[1:]
@@ -186,7 +180,7 @@ async def test_a_cut_link_and_what_happened_meanwhile(
         await job.start(lab, lambda _: None)
         app = StokerApp(connect_agent(lab.target), name="ct200", strict=True)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = driven_on(app, pilot)
+            one = Driven(app, pilot)
             await one.until(lambda: app.state.progress is not None, 60)
             await _cut(one, lab)
         async with session(lab.target) as here:
@@ -196,7 +190,7 @@ async def test_a_cut_link_and_what_happened_meanwhile(
             )
         app = StokerApp(connect_agent(lab.target), name="ct200", strict=True)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = driven_on(app, pilot)
+            one = Driven(app, pilot)
             await one.until(lambda: app.state.progress is not None, 60)
             await one.keys("w")
             await one.until(lambda: isinstance(app.screen, AwayScreen))

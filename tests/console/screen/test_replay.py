@@ -38,7 +38,6 @@ from remote.protocol import (
 from remote.recording import Recording, RecordingError
 from remote.samples import Sample
 from tests.console.screen.driver import Driven
-from tests.console.screen.story import Story
 
 LENGTH = 1_200
 EAST_S = 2 * 3600
@@ -432,7 +431,7 @@ async def test_of_many_turns_of_the_clock_only_the_last_is_read(tmp_path: Path) 
 
         app = StokerApp(connect, name="journal.db", read_only=True, remember=False, strict=True)
         async with app.run_test(size=(120, 40)) as pilot:
-            one = Driven(app, pilot, Story(lambda _: None, lambda _: None))
+            one = Driven(app, pilot)
             await one.until(lambda: app.state.received is not None)
             shown: list[float] = []
             hear = app.front.hear

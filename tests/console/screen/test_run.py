@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import pytest
 from textual.containers import VerticalScroll
+from textual.widgets import Input
 
 from console.screens.answers import AnswersScreen
 from console.screens.confirm import Confirm
 from console.screens.run import RunText, aside_why
 from console.widgets.mix import mix_lines, outcome_lines
 from console.widgets.paint import Line, width_of
-from remote.protocol import Mix, Progress, ReadAnswers, RetryFailed, RunControl, SourceMix
+from remote.protocol import (
+    Mix,
+    Progress,
+    ReadAnswers,
+    RetryFailed,
+    RunControl,
+    RunStart,
+    SourceMix,
+)
 from tests.console.screen.driver import driven
 
 
@@ -200,3 +209,64 @@ def test_why_answers_were_set_aside_is_told_where_it_is_known() -> None:
         "bad_tool_call 42"
     )
     assert "of no use" in aside_why(Progress(set_aside=42, outcomes={"looped": 3}))
+
+
+async def test_the_run_screen_says_where_sources_disagree() -> None:
+    """The batch files are asked themselves."""
+    async with driven() as one:
+        await one.keys("g")
+        await one.sees("progress.json says")
+
+
+async def test_answers_are_looked_at_and_searched() -> None:
+    """Newest first, one in full, foreign text harmless."""
+    async with driven() as one:
+        await one.keys("g", "a")
+        await one.sees("9870 ok")
+        await one.keys("enter")
+        await one.sees("What is [bold]7[/] times 6?")
+        assert "42, n 0 ␛[2J" in one.screen()
+        await one.keys("escape", "slash")
+        await one.until(lambda: isinstance(one.app.focused, Input))
+        await one.write("n 17")
+        await one.keys("enter")
+        await one.until(lambda: "9853 length" in one.screen() and "9862 ok" not in one.screen())
+        await one.keys("tab")
+        await one.sees("too long")
+        await one.keys("escape")
+        await one.sees("Outcomes")
+
+
+async def test_the_run_is_paused_resumed_and_started() -> None:
+    """One key each; `s` does what is needed."""
+    async with driven() as one:
+        await one.keys("p")
+        await one.until(lambda: one.sent(RunControl))
+        assert one.sent(RunControl)[0].do == "pause"
+        one.story.tell()
+        await one.until(lambda: "paused" in one.screen())
+        await one.keys("s")
+        await one.until(lambda: len(one.sent(RunControl)) == 2)
+        assert one.sent(RunControl)[1].do == "resume"
+        await one.keys("x")
+        await one.write("stop")
+        await one.keys("enter")
+        await one.until(lambda: len(one.sent(RunControl)) == 3)
+        one.story.tell()
+        await one.until(lambda: not one.app.state.run.alive)
+        await one.keys("s")
+        await one.until(lambda: one.sent(RunStart))
+
+
+async def test_a_run_that_died_has_nothing_in_flight() -> None:
+    """Its last numbers are those of a process that is gone."""
+    async with driven((160, 90)) as one:
+        await one.sees("in flight")
+        assert "prompts/s" in one.screen()
+        one.story.alive = False
+        one.story.tell()
+        await one.sees("not running")
+        assert "in flight" not in one.screen()
+        assert "prompts/s" not in one.screen().splitlines()[2]
+        await one.keys("g")
+        await one.until(lambda: one.screen().count("not running") > 8)

@@ -23,7 +23,6 @@ from console.registry.look import MOVES
 from console.screens.modal import Once
 from remote.protocol import Down, Restart
 from tests.console.screen.driver import Driven, driven
-from tests.console.screen.story import Story
 
 SCREENS = ("f", "l", "c", "g", "e", "A")
 DIALOGS = ("r", "d", "C", "w", "question_mark", "a", "y", "exclamation_mark", "x", "B", "ctrl+p")
@@ -154,7 +153,7 @@ async def test_a_storm_against_a_real_agent(tmp_path: Path) -> None:
         await job.start(lab, lambda _: None)
         app = StokerApp(connect_agent(lab.target), name="ct200", remember=False, strict=True)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = Driven(app, pilot, Story(lambda _: None, lambda _: None))
+            one = Driven(app, pilot)
             await one.until(lambda: app.state.progress is not None, 60)
             await weather(one, 11, 200)
             resized(app, 120, 40)

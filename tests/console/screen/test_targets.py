@@ -68,7 +68,7 @@ async def fleet(
     kind = ListedApp if listed else StokerApp
     app = kind(sources, name=front, remember=remember, strict=True)
     async with app.run_test(size=size, notifications=True) as pilot:
-        one = Fleet(app, pilot, Story(lambda _: None, lambda _: None))
+        one = Fleet(app, pilot)
         one.stories = stories
         await one.until(lambda: len(stories) == len(names))
         yield one
