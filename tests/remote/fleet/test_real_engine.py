@@ -41,7 +41,11 @@ def real_site(tmp_path: Path) -> tuple[Site, TargetSpec]:
     return site, spec
 
 
-async def chat(fleet: Fleet, **more: object) -> tuple[int, dict[str, object]]:
+Answered = tuple[int, dict[str, object]]
+"""HTTP status and body."""
+
+
+async def chat(fleet: Fleet, **more: object) -> Answered:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi there"}], **more}
     async with (
         aiohttp.ClientSession() as session,
@@ -51,18 +55,24 @@ async def chat(fleet: Fleet, **more: object) -> tuple[int, dict[str, object]]:
 
 
 async def test_the_real_engine(tmp_path: Path) -> None:
+    """One life of one server: a start of the real thing is too dear for one a test."""
     site, spec = real_site(tmp_path)
     try:
-        await _through_its_life(site, spec)
+        fleet = site.fleet(spec, REAL)
+        await fleet.up(None, epoch=site.epoch(spec), who="ann")
+        await flags_are_told_alike_by_parser_and_source(fleet)
+        await its_log_tells_phases_until_it_is_ready(fleet)
+        asked = await tokens_are_seen_by_its_counters(fleet)
+        await a_swap_under_load_loses_no_request(fleet, site, spec, asked)
+        await a_killed_scheduler_is_explained_and_started_again(fleet, site)
+        await it_stops_in_time_after_a_request_that_it_refused(fleet)
+        await flags_that_it_refuses_do_not_start(fleet, site, spec)
     finally:
         await site.end_all()
 
 
-async def _through_its_life(site: Site, spec: TargetSpec) -> None:
-    fleet = site.fleet(spec, REAL)
-    await fleet.up(None, epoch=site.epoch(spec), who="ann")
-
-    # Flags come from its own parser, and the source says the same of all of them.
+async def flags_are_told_alike_by_parser_and_source(fleet: Fleet) -> None:
+    """They come from its own parser, and the source says the same of all of them."""
     assert fleet.knowledge.catalogue is not None
     assert fleet.knowledge.catalogue.source == "parser"
     which = await installed.find(PYTHON, dict(os.environ))
@@ -78,7 +88,9 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     ]
     assert len(differ) < 6, differ
 
-    # Phases from the real log, ready at the right moment.
+
+async def its_log_tells_phases_until_it_is_ready(fleet: Fleet) -> None:
+    """At the right moment; and nothing of ours stands in the log."""
     phases: list[str] = []
 
     def ready() -> bool:
@@ -99,14 +111,21 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     log = await asyncio.to_thread(Path(info.log).read_text, errors="replace")
     assert "GET /v1/loads" not in log
 
-    # Tokens, by its counters.
+
+async def tokens_are_seen_by_its_counters(fleet: Fleet) -> list[asyncio.Task[Answered]]:
+    """Eight long requests, which go on."""
     long: dict[str, object] = {"max_tokens": 3000, "ignore_eos": True}
-    asked_for = [asyncio.create_task(chat(fleet, **long)) for _ in range(8)]
+    asked = [asyncio.create_task(chat(fleet, **long)) for _ in range(8)]
     await until(lambda: fleet.states()[0].running == 8)
     await until(lambda: (fleet.states()[0].gen_tok_s or 0) > 1)
     assert fleet.states()[0].lights.tokens
+    return asked
 
-    # A swap of real flags under load: what runs is aborted after the bound, nothing is lost.
+
+async def a_swap_under_load_loses_no_request(
+    fleet: Fleet, site: Site, spec: TargetSpec, asked: list[asyncio.Task[Answered]]
+) -> None:
+    """Of real flags: what runs is aborted after the bound, and answered."""
     changes: Flags = {"max-running-requests": 24}
     planned = await fleet.plan(
         current=site.epoch(spec), set_flags=changes, unset_flags=[], strategy="rolling", gpus=None
@@ -122,11 +141,12 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     )
     assert ended.state == "done", ended
     assert "16 → 24 slots" in ended.text
-    answers = await asyncio.gather(*asked_for)
+    answers = await asyncio.gather(*asked)
     assert {status for status, _ in answers} == {200}
     print(f"swap in {time.monotonic() - began:.1f} s: {ended.text}")
 
-    # Its scheduler is killed: seen, explained, started again.
+
+async def a_killed_scheduler_is_explained_and_started_again(fleet: Fleet, site: Site) -> None:
     server = fleet.server(0)
     main = pid_of(fleet, 0)
     child = next(p for p in server.tree if p.pid in server.core)
@@ -135,8 +155,9 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     assert "SIGKILL" in site.events.texts("server.failed")[0]
     await until(lambda: fleet.states()[0].state == "ready" and pid_of(fleet, 0) != main, 240)
 
-    # A refused request leaks on its books, and its drain would never end: it is stopped all
-    # the same, within the bound.
+
+async def it_stops_in_time_after_a_request_that_it_refused(fleet: Fleet) -> None:
+    """Such a request leaks on its books, and its drain would never end."""
     status, _ = await chat(fleet, max_tokens=4, temperature=-3)
     assert status == 400
     tree = list(fleet.server(0).tree)
@@ -147,10 +168,9 @@ async def _through_its_life(site: Site, spec: TargetSpec) -> None:
     assert all(identity.birth(p.pid) != p.birth for p in tree)
     print(f"stopped after a refused request in {took:.1f} s")
 
-    # Flags that it refuses.
-    spec = msgspec.structs.replace(
-        spec, fleet=msgspec.structs.replace(spec.fleet, flags={**FLAGS, "dtype": "float99"})
-    )
-    fleet.spec = spec
+
+async def flags_that_it_refuses_do_not_start(fleet: Fleet, site: Site, spec: TargetSpec) -> None:
+    wrong = msgspec.structs.replace(spec.fleet, flags={**FLAGS, "dtype": "float99"})
+    fleet.spec = msgspec.structs.replace(spec, fleet=wrong)
     with pytest.raises(Exception, match="dtype cannot be 'float99'"):
-        await fleet.up(None, epoch=site.epoch(spec), who="ann")
+        await fleet.up(None, epoch=site.epoch(fleet.spec), who="ann")
