@@ -24,6 +24,7 @@ from console.lab.container import Container
 from console.lab.errors import LabError
 from console.lab.lab import Lab
 from console.lab.options import STORY, Known, Options, as_it_was
+from tests import disks
 
 
 async def inside(lab: Lab, *argv: str) -> str:
@@ -188,13 +189,8 @@ async def test_dead_service_is_told(tmp_path: Path) -> None:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A disk that is too small for a lab."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
-    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.small(tmp_path / "small", "size=64k") as folder:
+        yield folder
 
 
 def resize(disk: Path, size: str) -> None:

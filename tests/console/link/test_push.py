@@ -15,6 +15,7 @@ from console.config import Target
 from console.link.errors import LinkError
 from console.link.push import push_file
 from remote.paths import Workspace
+from tests import disks
 
 
 def content(path: Path) -> bytes:
@@ -24,13 +25,8 @@ def content(path: Path) -> bytes:
 @pytest.fixture
 def small(workspace: Workspace) -> Iterator[Path]:
     """A disk of one megabyte in the workspace."""
-    folder = workspace.root / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.small(workspace.root / "small", "size=1m") as folder:
+        yield folder
 
 
 @pytest.fixture

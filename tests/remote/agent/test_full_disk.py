@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from remote.protocol import (
     TargetSpec,
     encode,
 )
+from tests import disks
 from tests.remote.agent.conftest import Agent, Link
 from tests.waiting import until
 
@@ -29,15 +28,11 @@ from tests.waiting import until
 @pytest.fixture
 def small(agent: Agent) -> Iterator[Path]:
     """The agent's workspace on a disk of four megabytes."""
-    root = agent.workspace.root
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(root)]
-    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield root
-    for process in agent.processes:
-        process.kill()
-        process.wait()
-    subprocess.run(["umount", "-l", str(root)], check=True)
+    with disks.small(agent.workspace.root, "size=4m") as root:
+        yield root
+        for process in agent.processes:
+            process.kill()
+            process.wait()
 
 
 def fill(root: Path) -> Path:

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -277,22 +278,37 @@ def gate(s3_url: str) -> Iterator[Gate]:
     gate.close()
 
 
-@pytest.fixture
-def told(gate: Gate, bucket: Any, tmp_path: Path) -> tuple[str, ...]:
-    """What a run is told to upload to the bucket, through the gate."""
-    return options(gate.url, bucket, tmp_path)
+@dataclass
+class Uploads:
+    """Runs that upload to the bucket, through a gate."""
 
+    gate: Gate
+    options: tuple[str, ...]
+    """What a run is told for that."""
+    run: Callable[..., Generation]
+    serve: Callable[..., Served]
+    s3_url: str
 
-@pytest.fixture
-def clean(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Generation], None]:
-    """The audit of directory and bucket finds nothing, and everything is in the bucket."""
-
-    def check(run: Generation) -> None:
-        for name, value in KEYS.items():  # the run was told them in a file
-            monkeypatch.setenv(name, value)
-        report = verify.audit(run.folder, prompts=run.prompts, s3=verify.S3Source(s3_url))
+    def clean(self, run: Generation) -> None:
+        """The audit of directory and bucket finds nothing, and everything is in the bucket."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in KEYS.items():  # the run was told them in a file
+                patch.setenv(name, value)
+            source = verify.S3Source(self.s3_url)
+            report = verify.audit(run.folder, prompts=run.prompts, s3=source)
         assert not report.violations, report.violations
         assert report.in_bucket == report.uploaded > 0
         assert report.not_done == 0
 
-    return check
+
+@pytest.fixture
+def uploads(
+    gate: Gate,
+    bucket: Any,
+    tmp_path: Path,
+    generation: Callable[..., Generation],
+    serve: Callable[..., Served],
+    s3_url: str,
+) -> Uploads:
+    """Of one test."""
+    return Uploads(gate, options(gate.url, bucket, tmp_path), generation, serve, s3_url)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import disks
 from tests.remote.generate.conftest import Generation, Served, wait_for, write_prompts
 from tests.remote.generate.test_run import check, indices
 
@@ -42,15 +40,8 @@ def test_file_size_limit(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of two megabytes and eighty files."""
-    if os.getuid() != 0 or not sys.platform.startswith("linux"):
-        pytest.skip("needs root on Linux")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=80", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("cannot mount a tmpfs here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.small(tmp_path / "disk", "size=2m,nr_inodes=80") as folder:
+        yield folder
 
 
 @pytest.mark.root

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from remote import batches, verify
-from tests.remote.generate.conftest import Generation, Served, wait_for
-from tests.remote.generate.gate import Gate, Step
+from tests.remote.generate.conftest import Generation, Served, Uploads, wait_for
+from tests.remote.generate.gate import Step
 
 
 def test_run_uploads_and_resumes(
@@ -80,15 +80,11 @@ def test_retention(
 @pytest.mark.parametrize("step", ["received", "stored", "answered"])
 def test_killed_while_a_batch_goes_up(
     step: Step,
-    serve: Callable[..., Served],
-    generation: Callable[..., Generation],
-    gate: Gate,
-    told: tuple[str, ...],
-    clean: Callable[[Generation], None],
+    uploads: Uploads,
 ) -> None:
     """Before S3 has it, before the answer goes out, and right after that."""
-    run = generation(600)
-    server = serve(delay=0.0)
+    run = uploads.run(600)
+    server = uploads.serve(delay=0.0)
     killed: list[Step] = []
 
     def kill(now: Step) -> None:
@@ -97,17 +93,17 @@ def test_killed_while_a_batch_goes_up(
             run.kill()
             raise ConnectionAbortedError
 
-    gate.on_put = kill
-    run.start(server, options=(*told, "--delete-uploaded"))
+    uploads.gate.on_put = kill
+    run.start(server, options=(*uploads.options, "--delete-uploaded"))
     assert run.wait() == -signal.SIGKILL
     assert killed
-    assert len(gate.stored) == (step != "received")
-    run.start(server, options=(*told, "--delete-uploaded"))
+    assert len(uploads.gate.stored) == (step != "received")
+    run.start(server, options=(*uploads.options, "--delete-uploaded"))
     assert run.wait() == 0, run.text()
-    assert sorted(gate.stored) == sorted(set(gate.stored)), "nothing is put twice"
-    assert len(gate.stored) == 2
+    assert sorted(uploads.gate.stored) == sorted(set(uploads.gate.stored)), "nothing is put twice"
+    assert len(uploads.gate.stored) == 2
     assert not list(run.folder.glob("completions_*"))
-    clean(run)
+    uploads.clean(run)
 
 
 FIRST = "completions_000001.jsonl"
@@ -131,52 +127,42 @@ def test_killed_between_the_upload_and_the_deletion(
     fault: dict[str, Any],
     state: str,
     here: bool,
-    serve: Callable[..., Served],
-    generation: Callable[..., Generation],
-    gate: Gate,
-    told: tuple[str, ...],
-    clean: Callable[[Generation], None],
+    uploads: Uploads,
 ) -> None:
     """What the manifest says then, and whether the file is still here; the next start ends it."""
-    run = generation(600)
-    server = serve(delay=0.0)
+    run = uploads.run(600)
+    server = uploads.serve(delay=0.0)
     run.fault(**fault)
-    run.start(server, options=(*told, "--delete-uploaded"))
+    run.start(server, options=(*uploads.options, "--delete-uploaded"))
     assert run.wait() == -signal.SIGKILL
     states = {line["name"]: line["state"] for line in run.lines("manifest.jsonl")}
     assert states[FIRST] == state
     assert (run.folder / FIRST).exists() == here
-    assert gate.stored[0].endswith(FIRST)
+    assert uploads.gate.stored[0].endswith(FIRST)
     run.fault()
-    run.start(server, options=(*told, "--delete-uploaded"))
+    run.start(server, options=(*uploads.options, "--delete-uploaded"))
     assert run.wait() == 0, run.text()
-    assert len(gate.stored) == len(set(gate.stored)) == 2, "nothing is put twice"
+    assert len(uploads.gate.stored) == len(set(uploads.gate.stored)) == 2, "nothing is put twice"
     assert not list(run.folder.glob("completions_*"))
     assert len(run.lines("manifest.jsonl")) == 6
-    clean(run)
+    uploads.clean(run)
 
 
-def test_credentials_that_are_renewed_on_disk_are_taken_up(
-    serve: Callable[..., Served],
-    generation: Callable[..., Generation],
-    gate: Gate,
-    told: tuple[str, ...],
-    clean: Callable[[Generation], None],
-) -> None:
+def test_credentials_that_are_renewed_on_disk_are_taken_up(uploads: Uploads) -> None:
     """Those of before have expired in the middle of the run: it goes on with the new ones."""
-    run = generation(1200)
-    server = serve(delay=0.2)
-    run.start(server, options=told)
-    wait_for(lambda: gate.stored, 40)
-    gate.key = "renewed"
+    run = uploads.run(1200)
+    server = uploads.serve(delay=0.2)
+    run.start(server, options=uploads.options)
+    wait_for(lambda: uploads.gate.stored, 40)
+    uploads.gate.key = "renewed"
     wait_for(lambda: "have expired" in run.progress().get("s3_error", ""), 40)
-    assert len(gate.stored) == 1
-    keys = Path(told[-1])
+    assert len(uploads.gate.stored) == 1
+    keys = Path(uploads.options[-1])
     keys.write_text(keys.read_text().replace("ACCESS_KEY_ID=stand-in", "ACCESS_KEY_ID=renewed"))
     assert run.wait() == 0, run.text()
     assert run.progress()["s3_error"] == ""
-    assert len(gate.stored) == len(set(gate.stored)) == 3
-    clean(run)
+    assert len(uploads.gate.stored) == len(set(uploads.gate.stored)) == 3
+    uploads.clean(run)
 
 
 @pytest.mark.parametrize(
@@ -193,44 +179,34 @@ def test_credentials_that_are_renewed_on_disk_are_taken_up(
 def test_s3_that_fails_is_named_and_harms_nothing(
     refuse: Any,
     says: str,
-    serve: Callable[..., Served],
-    generation: Callable[..., Generation],
-    gate: Gate,
-    told: tuple[str, ...],
-    clean: Callable[[Generation], None],
+    uploads: Uploads,
 ) -> None:
     """Every prompt is done meanwhile; once S3 is well the rest goes up by itself."""
-    run = generation(40)
-    gate.refuse = refuse
-    run.start(serve(delay=0.0), options=told)
+    run = uploads.run(40)
+    uploads.gate.refuse = refuse
+    run.start(uploads.serve(delay=0.0), options=uploads.options)
     wait_for(lambda: says in run.progress().get("s3_error", ""), 40, says)
     progress = run.progress()
     assert (progress["completed"], progress["not_in_s3"]) == (40, 40)
     assert "Traceback" not in run.text()
-    gate.refuse = ""
+    uploads.gate.refuse = ""
     assert run.wait() == 0, run.text()
     assert run.progress()["s3_error"] == ""
-    clean(run)
+    uploads.clean(run)
 
 
-def test_left_with_uploads_to_do(
-    serve: Callable[..., Served],
-    generation: Callable[..., Generation],
-    gate: Gate,
-    told: tuple[str, ...],
-    clean: Callable[[Generation], None],
-) -> None:
+def test_left_with_uploads_to_do(uploads: Uploads) -> None:
     """Told to leave while S3 is down: exit status 1, and what is missing is sent next time."""
-    run = generation(40)
-    gate.refuse = (403, "AccessDenied")
-    server = serve(delay=0.0)
-    run.start(server, options=told)
+    run = uploads.run(40)
+    uploads.gate.refuse = (403, "AccessDenied")
+    server = uploads.serve(delay=0.0)
+    run.start(server, options=uploads.options)
     wait_for(lambda: run.progress().get("s3_error"), 40)
     run.kill(signal.SIGTERM)
     assert run.wait() == 1
     assert "40 records not yet in S3" in run.text()
-    gate.refuse = ""
-    run.start(server, options=told)
+    uploads.gate.refuse = ""
+    run.start(server, options=uploads.options)
     assert run.wait() == 0, run.text()
     assert len(server.told()["seen"]) == 40
-    clean(run)
+    uploads.clean(run)

@@ -21,6 +21,7 @@ from remote.prepare import spool
 from remote.prepare.errors import PrepareError
 from remote.prepare.output import rows_path
 from remote.prepare.recipe import Recipe
+from tests import disks
 from tests.remote.prepare import synthetic
 from tests.remote.prepare.conftest import Outcome, Quiet, read_lines, recipe_of, write_lines
 
@@ -247,15 +248,8 @@ def test_two_at_once_on_the_same_output_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a small file system needs root on Linux")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with disks.small(tmp_path / "small", "size=256k") as folder:
+        yield folder
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_done(tmp_path: Path, small_disk: Path) -> None:
