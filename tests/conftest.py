@@ -30,8 +30,13 @@ ALONE = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With ``--dist loadgroup`` a file's tests go to one worker, and so does what is in ALONE."""
+    """With ``--dist loadgroup`` a file's tests go to one worker, and so does what is in ALONE.
+
+    A test that names a group of its own stays in that.
+    """
     for item in items:
+        if item.get_closest_marker("xdist_group") is not None:
+            continue
         name = item.nodeid.partition("::")[0]
         group = next((g for g, folders in ALONE.items() if name.startswith(folders)), name)
         item.add_marker(pytest.mark.xdist_group(group))

@@ -19,6 +19,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from unittest.mock import patch
 
 import msgspec
 from rich.segment import Segment
+from rich.style import Style
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -341,18 +343,23 @@ def text_of(lines: list[list[Segment]]) -> list[str]:
     return ["".join(segment.text for segment in line).rstrip() for line in lines]
 
 
+@cache
+def looks(style: Style | None) -> tuple[str, str]:
+    """Of a blank and of any other character in a style; a style is slow to describe."""
+    if style is None:
+        return "", ""
+    back = style.color if style.reverse else style.bgcolor
+    return f"{back}", f"{style}"
+
+
 def digests_of(lines: list[list[Segment]]) -> list[str]:
     """Of each line, what colours which cells have; of a blank, only its background counts."""
     found = []
     for line in lines:
         cells: list[str] = []
         for text, style, _ in line:
-            for char in text:
-                if style is None:
-                    cells.append("")
-                    continue
-                back = style.color if style.reverse else style.bgcolor
-                cells.append(f"{back}" if char == " " else f"{style}")
+            blank, full = looks(style)
+            cells += [blank if char == " " else full for char in text]
         runs = [f"{len(list(group))}×{style}" for style, group in groupby(cells)]
         found.append(hashlib.sha256("|".join(runs).encode()).hexdigest()[:6])
     return found

@@ -24,8 +24,15 @@ def differences(name: str, wanted: str, found: str) -> list[str]:
     return texts
 
 
+BY_SIZE = [
+    pytest.param((w, h), id=f"{w}x{h}", marks=pytest.mark.xdist_group(f"golden {w}x{h}"))
+    for w, h in SIZES
+]
+"""Each size may have a worker of its own: all of them one after the other take longest of all."""
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", BY_SIZE)
 @pytest.mark.parametrize("tour", TOURS, ids=lambda tour: tour.name)
 async def test_every_screen_looks_as_it_did(tour: Tour, size: tuple[int, int]) -> None:
     """And fits its size."""
