@@ -87,7 +87,7 @@ async def test_missing_container_python_workspace_and_modules(
 
 async def test_a_workspace_that_cannot_be_written(target: Target, container: Container) -> None:
     (container.workspace / ".stoker").write_text("a file is in the way")
-    await fails(target, "stoker|Not a directory|File exists")
+    await fails(target, r"^container 200 on lab: \S+/\.stoker/code: Not a directory$")
 
 
 async def test_a_stopped_container_is_said_and_comes_back(

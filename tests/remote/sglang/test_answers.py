@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from remote.sglang import metrics
@@ -105,8 +105,15 @@ sglang:num_retracted_requests_total 3.0
     assert (found.mamba_usage, found.retractions, found.kv_usage) == (0.61, 3, None)
 
 
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    LEAVES,
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -121,15 +128,55 @@ JSON = st.recursive(
 )
 
 
+RANKS = st.dictionaries(
+    st.sampled_from(
+        [
+            "num_running_reqs",
+            "num_waiting_reqs",
+            "max_running_requests",
+            "max_total_num_tokens",
+            "token_usage",
+            "gen_throughput",
+        ]
+    ),
+    LEAVES,
+)
+
+
+@given(JSON | st.fixed_dictionaries({"loads": st.lists(RANKS | JSON, max_size=3)}))
+def test_any_answer_of_loads_is_read_as_what_it_should_be_or_as_unknown(answer: Any) -> None:
+    loads = read_loads(answer)
+    if loads is None:
+        assert not (isinstance(answer, dict) and any(isinstance(r, dict) for r in _ranks(answer)))
+        return
+    whole = (loads.running, loads.queued, loads.max_running, loads.kv_tokens)
+    assert {type(value) for value in whole} <= {int, type(None)}
+    assert {type(value) for value in (loads.kv_usage, loads.gen_tok_s)} <= {float, type(None)}
+    assert type(loads.version) in (str, type(None))
+
+
+def _ranks(answer: dict[str, Any]) -> list[Any]:
+    found = answer.get("loads")
+    return found if isinstance(found, list) else []
+
+
 @given(JSON)
-def test_any_answer_is_read_without_harm(answer: Any) -> None:
-    read_loads(answer)
-    read_server_info(answer)
+def test_any_server_info_is_read_as_what_it_should_be_or_as_unknown(answer: Any) -> None:
+    facts = read_server_info(answer)
+    assert (facts is None) == (not isinstance(answer, dict))
+    if facts is not None:
+        numbers = (facts.max_running, facts.max_mamba, facts.kv_tokens)
+        assert {type(value) for value in numbers} <= {int, type(None)}
+        assert {type(value) for value in (facts.version, facts.status)} <= {str, type(None)}
 
 
 @given(st.text(max_size=300))
-def test_any_metrics_text(text: str) -> None:
-    metrics.read(text)
+def test_what_is_no_metric_of_its_own_changes_none(text: str) -> None:
+    assume("sglang:" not in text)
+    page = "sglang:num_running_reqs 5.0\nsglang:num_retracted_requests_total 3"
+    found = metrics.read(f"{text}\n{page}\n{text}")
+    assert found == metrics.read(page)
+    assert (found.running, found.retractions) == (5, 3)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["True", "False"]), st.integers(0, 10**9)), max_size=6))

@@ -199,12 +199,32 @@ def test_any_bytes_are_read_without_harm(pieces: list[bytes], size: int) -> None
     assert whole.work == parts.work
 
 
-@given(st.text(max_size=300))
+FRAGMENTS = st.sampled_from(
+    [
+        *(line for line, _ in DECODE.values()),
+        *(line for _, lines, *_ in ENDS.values() for line in lines),
+        f"{TS} Decode batch, ",
+        "#running-req: ",
+        ", ",
+        ": ",
+        "{0}",
+        "7",
+    ]
+)
+
+
+@given(st.lists(st.text(max_size=40) | FRAGMENTS, max_size=12).map("".join))
 def test_any_text_is_a_line(text: str) -> None:
-    parse_batch(text)
-    phase_of(text)
+    """Of which only what is there is told."""
+    batch = parse_batch(text)
+    assert batch is None or all(f"{key}: {value}" in text for key, value in batch.values.items())
+    assert phase_of(text) in (None, *PHASES)
     for phase in PHASES:
-        find_cause(text, phase)
+        found = find_cause(text, phase)
+        if found is not None:
+            _, cause = found
+            assert cause.code
+            assert 0 < len(cause.text) <= 400
 
 
 @given(
