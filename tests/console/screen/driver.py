@@ -12,6 +12,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from console.app import StokerApp
+from console.config import Target
+from console.feed import connect_agent
+from console.widgets.filter_line import FilterLine
 from console.widgets.paint import Painted
 from tests.console.screen.story import Story, connect
 from tests.console.screen.told import silent
@@ -29,7 +32,7 @@ class Driven:
         """Wait for a condition."""
         end = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < end, "it did not come true in time"
+            assert time.monotonic() < end, f"it did not come true in time:\n{self.screen()}"
             await self.pilot.pause(0.02)
 
     async def sees(self, text: str) -> None:
@@ -57,6 +60,14 @@ class Driven:
         assert isinstance(focused, Input)
         focused.insert_text_at_cursor(text)
         await self.pilot.pause()
+
+    async def filter(self, text: str) -> None:
+        """Type a filter and go back to the lines."""
+        await self.keys("slash")
+        await self.until(lambda: isinstance(self.app.focused, FilterLine))
+        await self.write(text)
+        await self.keys("enter")
+        await self.until(lambda: self.app.screen.query_one(FilterLine).text == text)
 
     def screen(self) -> str:
         """Everything on the screen as text."""
@@ -91,4 +102,14 @@ async def driven(
         one = Driven(app, pilot, make.story)
         await one.until(lambda: app.state.received is not None)
         await one.until(lambda: "tok/s" in one.screen())
+        yield one
+
+
+@asynccontextmanager
+async def on_agent(target: Target, remember: bool = False) -> AsyncIterator[Driven]:
+    """An app on a real agent, once it knows anything of it; ``remember`` as in :func:`driven`."""
+    app = StokerApp(connect_agent(target), name=target.name, remember=remember, strict=True)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        one = Driven(app, pilot)
+        await one.until(lambda: app.state.received is not None, 60)
         yield one

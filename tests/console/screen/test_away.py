@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from textual.pilot import Pilot
 
 import console.app
 from console import away, prefs
@@ -27,7 +26,7 @@ from console.widgets.progress import ProgressHeader
 from remote.protocol import Alert, Event
 from tests.bench.terminal import Terminal
 from tests.console.screen import told
-from tests.console.screen.driver import driven
+from tests.console.screen.driver import Driven, driven
 from tests.console.screen.story import BEGAN, JOURNAL, Story, connect
 from tests.console.screen.test_terminal import STORY, environment
 from tests.console.screen.told import silent
@@ -193,15 +192,6 @@ def test_a_short_absence_is_not_worth_a_panel() -> None:
     assert away.worth_telling(Seen(state.time - 1_000), state)
 
 
-async def until(pilot: Pilot[None], true: object) -> None:
-    """Wait for a condition."""
-    for _ in range(2_000):
-        if true():  # type: ignore[operator]
-            return
-        await pilot.pause(0.02)
-    raise AssertionError("it did not come true in time")
-
-
 async def test_the_panel_comes_by_itself_after_a_night(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,18 +202,16 @@ async def test_the_panel_comes_by_itself_after_a_night(
     prefs.keep(seen={JOURNAL: Seen(now - 30_000, 2, 1_000, 1.9, now + 3_600)})
     app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, AwayScreen))
+        one = Driven(app, pilot)
+        await one.until(lambda: isinstance(app.screen, AwayScreen))
 
-        def screen() -> str:
-            return "".join(strip.text for strip in app.screen._compositor.render_strips())
-
-        await until(pilot, lambda: "prompts were done" in screen())
+        await one.sees("prompts were done")
         await pilot.press("space")
-        await until(pilot, lambda: not isinstance(app.screen, AwayScreen))
+        await one.until(lambda: not isinstance(app.screen, AwayScreen))
         await pilot.press("w")
-        await until(pilot, lambda: isinstance(app.screen, AwayScreen))
+        await one.until(lambda: isinstance(app.screen, AwayScreen))
         await pilot.press("g")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await one.until(lambda: isinstance(app.screen, RunScreen))
     assert prefs.read().seen[JOURNAL].time >= now
 
 
@@ -288,8 +276,9 @@ async def test_a_console_that_is_killed_has_remembered_and_forgets_nothing_of_an
     now = time.time()
     app = StokerApp(connect(now=now, elapsed=10), name="ct200", strict=True)
     async with app.run_test(size=(100, 30)) as pilot:
+        one = Driven(app, pilot)
         prefs.keep(theme="light", seen={"ct300": Seen(now - 5)})
-        await until(pilot, lambda: prefs.read().seen.get(JOURNAL, Seen()).time >= now)
+        await one.until(lambda: prefs.read().seen.get(JOURNAL, Seen()).time >= now)
         assert prefs.read().seen["ct300"] == Seen(now - 5)
         assert prefs.read().theme == "light"
         assert isinstance(app.front.feed, Story)

@@ -85,7 +85,7 @@ async def test_a_lost_link_rings_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await one.pilot.pause(1.5)
         assert len(bells) == 1
         one.story.find()
-        await one.until(lambda: "● connected" in one.screen())
+        await one.sees("● connected")
         one.story.lose()
         await one.until(lambda: len(bells) == 2)
 

@@ -57,7 +57,7 @@ async def test_read_only_looks_and_never_sends() -> None:
         for key in ("r", "u", "d", "b", "s", "p", "x", "R"):
             await one.keys(key)
             assert isinstance(one.app.screen, FleetScreen)
-        await one.until(lambda: "read-only" in one.screen())
+        await one.sees("read-only")
         await one.keys("l")
         assert isinstance(one.app.screen, LogsScreen)
         assert not one.sent(Restart) + one.sent(Up) + one.sent(Down) + one.sent(RunControl)

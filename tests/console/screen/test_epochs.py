@@ -33,7 +33,9 @@ async def test_a_click_chooses_the_epoch_it_points_at() -> None:
         await one.keys("c")
         await one.sees("epoch")
         table = one.app.screen.query_one(Starts)
-        await one.keys(*["down"] * 20)
+        one.burst(*["down"] * 20)
+        await one.until(lambda: table.chosen == 20)
+        await one.pilot.pause()
         shown = [int(line[1:6]) for line in painted(table)[1:]]
         await one.pilot.click(Starts, offset=(5, 3))
         await one.pilot.pause()

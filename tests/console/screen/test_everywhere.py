@@ -155,11 +155,11 @@ async def test_every_screen_help_and_palette_open_at_every_size() -> None:
                 await one.keys(key)
                 await one.sees(word)
             await one.keys("escape", "y")
-            await one.until(lambda: "stoker restart ct200" in one.screen())
+            await one.sees("stoker restart ct200")
             await one.keys("escape", "f", "colon")
             await one.until(lambda: "Search" in one.screen() or "Restart" in one.screen())
             await one.write("roll")
-            await one.until(lambda: "Roll back" in one.screen())
+            await one.sees("Roll back")
 
 
 async def test_lines_to_copy_name_the_configuration() -> None:

@@ -30,12 +30,12 @@ async def test_a_lost_link_freezes_nothing_and_is_seen() -> None:
         await one.until(lambda: "reconnecting" in one.screen() and "data 4" in one.screen())
         assert "no answer from 10.1.2.6" in one.screen()
         await one.keys("d")
-        await one.until(lambda: "nothing was sent" in one.screen())
+        await one.sees("nothing was sent")
         await one.keys("l")
         assert isinstance(one.app.screen, LogsScreen)
         await one.keys("f")
         one.story.find()
-        await one.until(lambda: "● connected" in one.screen())
+        await one.sees("● connected")
 
 
 async def test_a_link_that_does_not_answer_freezes_nothing() -> None:

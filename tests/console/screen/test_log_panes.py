@@ -41,7 +41,7 @@ async def test_logs_side_by_side_filter_hold_and_follow() -> None:
         one.story.on_message(LogPart("gpu0", 1, 0, 0, ["a brand new line"] * 50))
         await one.until(lambda: panes[0].behind >= 50)
         assert panes[0].shown()[: len(before)] == before
-        await one.until(lambda: "held" in one.screen())
+        await one.sees("held")
         await one.keys("space")
         await one.until(lambda: "a brand new line" in panes[0].shown())
         await one.keys("f")
@@ -76,7 +76,7 @@ async def test_a_bad_pattern_is_told_and_changes_nothing() -> None:
         await one.keys("slash")
         await one.pilot.press("left_parenthesis")
         await one.keys("enter")
-        await one.until(lambda: "not a regular expression" in one.screen())
+        await one.sees("not a regular expression")
         assert [p.count for p in one.app.screen.query(LogPane)] >= counts
 
 
@@ -140,7 +140,7 @@ async def test_skipped_lines_are_counted_in_the_title() -> None:
         one.story.on_message(LogPart("gpu0", 1, 0, 0, ["before"]))
         await one.sees("before")  # what was skipped before somebody looked is in the file alone
         one.story.on_message(LogPart("gpu0", 1, 0, 0, ["after"], skipped=12_345))
-        await one.until(lambda: "12k skipped" in one.screen())
+        await one.sees("12k skipped")
 
 
 async def test_panes_choose_and_turn() -> None:

@@ -16,7 +16,6 @@ from console.batchline import compact
 from console.screens.ask import AskLine
 from console.screens.logs import LogsScreen
 from console.widgets.file_pane import FilePane
-from console.widgets.filter_line import FilterLine
 from console.widgets.log_pane import LogPane
 from remote.agent import logs
 from remote.protocol import (
@@ -31,7 +30,7 @@ from remote.protocol import (
     Snapshot,
 )
 from tests.console.screen.driver import Driven, driven
-from tests.console.screen.test_logfile import BASE, File, write
+from tests.console.screen.test_logfile import BASE, File, at, write
 
 
 class Gate(File):
@@ -84,15 +83,6 @@ def pane_of(one: Driven) -> FilePane:
     return one.app.screen.query_one(FilePane)
 
 
-async def filtered(one: Driven, text: str) -> None:
-    """Type a filter and go back to the lines."""
-    await one.keys("slash")
-    await one.until(lambda: isinstance(one.app.focused, FilterLine))
-    await one.write(text)
-    await one.keys("enter")
-    await one.until(lambda: one.app.screen.query_one(FilterLine).text == text)
-
-
 async def to(one: Driven, when: str) -> None:
     """Type a time."""
     await one.keys("T")
@@ -111,13 +101,13 @@ async def test_a_time_is_gone_to_within_a_filter(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     write(path, 30_000)
     async with reading(path) as (one, _):
-        await filtered(one, "line [0-9]+77 ")
+        await one.filter("line [0-9]+77 ")
         await to(one, stamped(2_500))
         pane = pane_of(one)
         await one.until(lambda: "line 2577 " in "".join(pane.shown()[:1]))
         assert all("77 Decode" in line for line in pane.shown())
         await one.keys("escape")
-        await filtered(one, "!ERROR boom|Decode")
+        await one.filter("!ERROR boom|Decode")
         await one.until(lambda: pane.following and not pane.count)
         await one.keys("ctrl+home")
         await one.until(lambda: not pane.fetching and pane.past is not None)
@@ -151,7 +141,7 @@ async def test_a_page_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
         gate.open.clear()
         await to(one, stamped(100))
         await one.until(lambda: pane.fetching)
-        await filtered(one, "line 48")
+        await one.filter("line 48")
         gate.open.set()
         await one.pilot.pause(0.3)
         assert pane.following
@@ -227,7 +217,7 @@ async def test_what_is_sought_is_marked_and_nothing_is_hidden(tmp_path: Path) ->
 
         await one.until(lambda: looks("line 124 ", "reverse"))
         assert not looks("line 122 ", "reverse")
-        await filtered(one, "line 49")
+        await one.filter("line 49")
         await one.until(lambda: looks("line 49", "underline"))
         await one.keys("F")
         await one.write("(")
@@ -271,7 +261,7 @@ async def test_a_log_without_times_is_told_and_kept_in_order(tmp_path: Path) -> 
         await one.until(lambda: "a minute ago" in pane.shown()[-1])
         one.story.on_message(LogPart("gpu0", 7, 0, 0, ["without a time"]))
         await one.until(lambda: "without a time" in pane.shown()[-1])
-        await filtered(one, "a minute|without")  # all of them anew
+        await one.filter("a minute|without")  # all of them anew
         await one.until(lambda: pane.count == 2)
         assert "without a time" in pane.shown()[-1]
 
@@ -300,7 +290,7 @@ async def test_merged_lines_of_one_second_take_turns(tmp_path: Path) -> None:
         one.story.on_message(LogPart("gpu0", 7, 0, 0, [f"[{when}] zero 20", f"[{when}] zero 21"]))
         await one.until(lambda: "zero 21" in told())
         assert told()[15:] == [*first, "  File it", "one 3", "zero 20", "zero 21"]
-        await filtered(one, "zero|one|File")  # all of them anew
+        await one.filter("zero|one|File")  # all of them anew
         turns = [*first[:5], "  File it", "zero 18", "one 3", "zero 19", "zero 20", "zero 21"]
         await one.until(lambda: told()[15:] == turns)
 
@@ -320,7 +310,7 @@ async def test_an_event_leads_to_the_logs_around_it(tmp_path: Path) -> None:
             one.story.on_message(Happened(event))
         await one.sees("here it is")
         await one.keys("up", "up")
-        await one.until(lambda: "held" in one.screen())
+        await one.sees("held")
         await one.keys("enter")
         await one.until(lambda: one.app.current_mode == "logs" and one.app.focus_gpu == 0)
         await one.until(lambda: "line 3990" in "".join(pane_of(one).shown()[:1]))
@@ -418,10 +408,44 @@ async def test_panes_that_change_at_once_leave_the_keys_alive(keys: str) -> None
         await one.keys("l")
         for _ in range(6):
             one.burst(*keys)
-        await one.until(lambda: isinstance(one.app.focused, LogPane))
-        await one.pilot.pause(0.6)
-        screen = one.app.screen
-        assert isinstance(screen, LogsScreen)
-        assert one.app.focused in list(screen.query(LogPane))
+
+        def kept() -> bool:
+            return one.app.focused in list(one.app.screen.query(LogPane))
+
+        await one.until(kept)
+        await one.pilot.pause(0.6)  # the last panes may still be coming
+        await one.until(kept)
+        assert isinstance(one.app.screen, LogsScreen)
         await one.keys("f")
         await one.until(lambda: one.app.current_mode == "fleet")
+
+
+async def test_a_pane_scrolls_back_through_the_file_and_returns(tmp_path: Path) -> None:
+    """Page up above what is held fetches; the lines one looks at stay; end follows again."""
+    path = tmp_path / "a.log"
+    write(path, 5_000)
+    async with reading(path) as (one, _):
+        pane = pane_of(one)
+        await one.until(lambda: "line 4999 " in "".join(pane.shown()[-1:]))
+        for _ in range(40):
+            await one.keys("home", "pageup")
+            await one.until(lambda: not pane.fetching)
+            if "line 0 " in pane.shown()[0]:
+                break
+        assert "line 0 " in pane.shown()[0]
+        await one.keys("end")
+        await one.until(lambda: pane.past is None)
+        await one.keys("ctrl+home")
+        await one.sees("from 0%")
+        await one.keys("T")
+        await one.write(at(2_500))
+        await one.keys("enter")
+        await one.until(lambda: "line 2500 " in "".join(pane.shown()[:1]))
+        await one.keys("slash")
+        await one.until(lambda: one.app.focused is not None and one.app.focused.id == "filter")
+        await one.write("error boom")
+        await one.until(lambda: pane.past is None)
+        await one.keys("enter", "pageup", "pageup")
+        await one.until(lambda: any("line 7 ERROR" in line for line in pane.shown()))
+        await one.keys("escape")
+        await one.until(lambda: pane.following and "line 4999 " in "".join(pane.shown()[-1:]))

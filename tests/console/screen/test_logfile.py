@@ -24,10 +24,9 @@ from console.logfile import (
     stamp,
 )
 from console.logstyle import ERROR, log_style
-from console.widgets.file_pane import FilePane
 from console.widgets.log_pane import LogPane
 from remote.agent import logs
-from remote.protocol import LogPart, ReadLog, Request, Result
+from remote.protocol import ReadLog, Request, Result
 from tests.console.screen.driver import driven
 
 BASE = 1_796_140_000
@@ -209,57 +208,6 @@ def test_times_as_typed() -> None:
     assert moment_of("25:00", newest) is None
     assert moment_of("soon", newest) is None
     assert stamp(["nothing", "2026-11-29 17:05:30,123 I agent"]) == "2026-11-29 17:05:30"
-
-
-async def test_a_pane_scrolls_back_through_the_file_and_returns(tmp_path: Path) -> None:
-    """Page up above what is held fetches; the lines one looks at stay; end follows again."""
-    path = tmp_path / "a.log"
-    write(path, 5_000)
-    async with driven(elapsed=20) as one:
-        reader = File(path)
-        plain = one.story.call
-
-        async def call(request: Request, timeout: float = 30) -> Result:
-            if isinstance(request, ReadLog):
-                found = await reader(request)
-                assert found is not None
-                return found
-            return await plain(request, timeout)
-
-        one.story.call = call  # type: ignore[method-assign]
-
-        async def silent(_: object) -> None:
-            pass
-
-        one.story.subscribe = silent  # type: ignore[method-assign, assignment]
-        await one.keys("0", "l")
-        await one.until(lambda: len(list(one.app.screen.query(LogPane))) == 1)
-        tail = logs.tail("gpu0", path, 200)
-        one.story.on_message(LogPart("gpu0", 7, tail.offset, tail.next, tail.lines, 0, tail.size))
-        pane = one.app.screen.query_one(FilePane)
-        await one.until(lambda: "line 4999 " in "".join(pane.shown()[-1:]))
-        for _ in range(40):
-            await one.keys("home", "pageup")
-            await one.until(lambda: not pane.fetching)
-            if "line 0 " in pane.shown()[0]:
-                break
-        assert "line 0 " in pane.shown()[0]
-        await one.keys("end")
-        await one.until(lambda: pane.past is None)
-        await one.keys("ctrl+home")
-        await one.until(lambda: "from 0%" in one.screen())
-        await one.keys("T")
-        await one.write(at(2_500))
-        await one.keys("enter")
-        await one.until(lambda: "line 2500 " in "".join(pane.shown()[:1]))
-        await one.keys("slash")
-        await one.until(lambda: one.app.focused is not None and one.app.focused.id == "filter")
-        await one.write("error boom")
-        await one.until(lambda: pane.past is None)
-        await one.keys("enter", "pageup", "pageup")
-        await one.until(lambda: any("line 7 ERROR" in line for line in pane.shown()))
-        await one.keys("escape")
-        await one.until(lambda: pane.following and "line 4999 " in "".join(pane.shown()[-1:]))
 
 
 def test_the_clipboard_sequence_is_bounded_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:

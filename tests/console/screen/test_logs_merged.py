@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from console.app import StokerApp
-from console.feed import connect_agent
 from console.lab.lab import Lab
 from console.lab.options import Options
 from console.link.deploy import deploy
@@ -20,11 +18,10 @@ from console.screens.logs import LogsScreen
 from console.screens.sources import SourcesScreen
 from console.text import size
 from console.widgets.file_pane import FilePane
-from console.widgets.filter_line import FilterLine
 from console.widgets.log_pane import LogPane
 from console.widgets.merged_pane import MergedPane
 from remote.paths import Workspace
-from tests.console.screen.driver import Driven
+from tests.console.screen.driver import Driven, on_agent
 
 GPUS = 6
 HOUR = 3_600
@@ -62,9 +59,8 @@ async def looking(tmp_path: Path) -> AsyncIterator[tuple[Driven, float]]:
         now = float(int(time.time()))
         fill(lab, now)
         await deploy(lab.target)
-        app = StokerApp(connect_agent(lab.target), name="ct200", remember=False, strict=True)
-        async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = Driven(app, pilot)
+        async with on_agent(lab.target) as one:
+            app = one.app
             await one.until(lambda: app.state.link.state == "connected", 60)
             await one.until(lambda: len(app.state.numbers) == GPUS, 60)
             await one.keys("l")
@@ -98,15 +94,6 @@ async def merge(one: Driven) -> MergedPane:
 def list_of(folder: Path) -> list[Path]:
     """What was saved of the merged view."""
     return list(folder.glob("stoker-all-*.log"))
-
-
-async def filtered(one: Driven, text: str) -> None:
-    """Type a filter and go back to the lines."""
-    await one.keys("slash")
-    await one.until(lambda: isinstance(one.app.focused, FilterLine))
-    await one.write(text)
-    await one.keys("enter")
-    await one.until(lambda: one.app.screen.query_one(FilterLine).text == text)
 
 
 async def test_an_incident_of_half_an_hour_ago_is_seen_merged(tmp_path: Path) -> None:
@@ -149,7 +136,7 @@ async def test_merged_lines_are_searched_for_and_saved(
     monkeypatch.chdir(tmp_path)
     async with looking(tmp_path) as (one, now):
         pane = await merge(one)
-        await filtered(one, "Runtime(Error)")
+        await one.filter("Runtime(Error)")
         await one.until(lambda: not pane.count)
         await one.sees("no line matches Runtime(Error) (looked through")
         await one.keys("pageup")
@@ -164,7 +151,7 @@ async def test_merged_lines_are_searched_for_and_saved(
         await one.until(lambda: isinstance(one.app.screen, AskLine))
         await one.write(f"{stamp(begin).replace(' ', 'T')} {stamp(end).replace(' ', 'T')}")
         await one.keys("enter")
-        await one.until(lambda: "lines saved to" in one.screen())
+        await one.sees("lines saved to")
         (saved,) = list_of(tmp_path)
         said = "".join(line.strip("▌ ") for line in one.screen().splitlines())
         assert len(saved.read_text().splitlines()) == GPUS * 60 * 3 + 1
@@ -177,7 +164,7 @@ async def test_any_logs_are_chosen_for_the_panes(tmp_path: Path) -> None:
         first = one.app.focused
         assert isinstance(first, FilePane)
         assert first is panes(one)[0]
-        await one.until(lambda: "▸" in one.screen())
+        await one.sees("▸")
         await one.keys("pageup")
         await one.until(lambda: not first.following)
         assert all(pane.following for pane in panes(one)[1:])
@@ -226,7 +213,7 @@ async def test_what_a_log_does_not_have_is_said(tmp_path: Path) -> None:
         await to(one, now + 2 * HOUR)
         await one.sees(f"gpu3's log ends {stamp(now - 1)[11:]}")
         await one.keys("escape")
-        await filtered(one, "zzzznothing")
+        await one.filter("zzzznothing")
         await one.sees("no line matches zzzznothing (looked through")
         await one.sees("PageUp looks further back)")
         await one.keys("pageup")

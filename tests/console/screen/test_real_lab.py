@@ -31,7 +31,7 @@ from console.session import session
 from console.watch import Source
 from console.widgets.file_pane import FilePane
 from console.widgets.flag_table import FlagTable
-from tests.console.screen.driver import Driven, painted
+from tests.console.screen.driver import Driven, on_agent, painted
 
 GPUS = 2
 
@@ -59,9 +59,8 @@ async def test_flags_restart_and_canary_by_keys(tmp_path: Path) -> None:
     async with Lab(options) as lab:
         await job.begin(lab, lambda _: None)
         await job.start(lab, lambda _: None)
-        app = StokerApp(connect_agent(lab.target), name="ct200", remember=False, strict=True)
-        async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = Driven(app, pilot)
+        async with on_agent(lab.target) as one:
+            app = one.app
             await one.until(lambda: app.state.progress is not None, 60)
             await _flags(one)
             await to_canary(one, "mamba-scheduler-strategy=no_buffer")
@@ -178,9 +177,8 @@ async def test_a_cut_link_and_what_happened_meanwhile(
     async with Lab(options) as lab:
         await job.begin(lab, lambda _: None)
         await job.start(lab, lambda _: None)
-        app = StokerApp(connect_agent(lab.target), name="ct200", strict=True)
-        async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = Driven(app, pilot)
+        async with on_agent(lab.target, remember=True) as one:
+            app = one.app
             await one.until(lambda: app.state.progress is not None, 60)
             await _cut(one, lab)
         async with session(lab.target) as here:
@@ -188,9 +186,8 @@ async def test_a_cut_link_and_what_happened_meanwhile(
             await here.until(
                 lambda: True if here.state.progress and not here.state.run.alive else None, 120
             )
-        app = StokerApp(connect_agent(lab.target), name="ct200", strict=True)
-        async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = Driven(app, pilot)
+        async with on_agent(lab.target, remember=True) as one:
+            app = one.app
             await one.until(lambda: app.state.progress is not None, 60)
             await one.keys("w")
             await one.until(lambda: isinstance(app.screen, AwayScreen))

@@ -6,7 +6,7 @@ import math
 import sqlite3
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -169,39 +169,29 @@ async def test_a_recording_is_driven_by_keys(tmp_path: Path) -> None:
     async with recorded(tmp_path) as found:
         app = player(found)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            one = Driven(app, pilot)
 
-            def screen() -> str:
-                strips = app.screen._compositor.render_strips()
-                return "\n".join(strip.text for strip in strips)
-
-            async def until(text: str) -> None:
-                for _ in range(2_000):
-                    if text in screen():
-                        return
-                    await pilot.pause(0.02)
-                raise AssertionError(f"{text!r} is not on the screen:\n{screen()}")
-
-            await until("▶ replay")
-            await until("37/37")
-            await until("/ 9,000")
+            await one.sees("▶ replay")
+            await one.sees("37/37")
+            await one.sees("/ 9,000")
             await pilot.press("z")
-            await until("❚❚")
+            await one.sees("❚❚")
             assert app.replay is not None
             before = app.replay.at
             await pilot.press("full_stop")
             assert app.replay.at == pytest.approx(before + (found.end - found.begin) / 50)
             app.inbox.seek(found.begin + 900)
             await read(app, pilot)
-            await until("72/72")
-            await until("×1.95")
+            await one.sees("72/72")
+            await one.sees("×1.95")
             await pilot.press("greater_than_sign")
-            await until("×60")
+            await one.sees("×60")
             await pilot.press("r")
-            await until("read-only")
+            await one.sees("read-only")
             app.inbox.seek(found.begin + 325)
             await read(app, pilot)
             await pilot.press("comma")
-            await until("37/37")
+            await one.sees("37/37")
 
 
 async def test_what_was_wrong_then_is_told(tmp_path: Path) -> None:
@@ -210,42 +200,32 @@ async def test_what_was_wrong_then_is_told(tmp_path: Path) -> None:
         begin = found.epochs[0].since
         app = player(found)
         async with app.run_test(size=(160, 50), notifications=True) as pilot:
+            one = Driven(app, pilot)
 
-            def screen() -> str:
-                strips = app.screen._compositor.render_strips()
-                return "\n".join(strip.text for strip in strips)
-
-            async def until(true: Callable[[], object]) -> None:
-                for _ in range(2_000):
-                    if true():
-                        return
-                    await pilot.pause(0.02)
-                raise AssertionError(screen())
-
-            await until(lambda: "▶ replay" in screen())
+            await one.sees("▶ replay")
             await pilot.press("z")
             app.inbox.seek(begin + 60)
             await read(app, pilot)
-            await until(lambda: app.state.time == begin + 60)
-            assert "208 h" not in screen()
+            await one.until(lambda: app.state.time == begin + 60)
+            assert "208 h" not in one.screen()
             app.inbox.seek(begin + 130)
             await read(app, pilot)
-            await until(lambda: "TOO LONG" in screen())
+            await one.sees("TOO LONG")
             assert not app.state.alerts
             app.inbox.seek(begin + 310)
             await read(app, pilot)
-            await until(lambda: "over the 48 h allowed" in screen())
-            await until(lambda: "the run ended (exit status 3)" in screen())
+            await one.sees("over the 48 h allowed")
+            await one.sees("the run ended (exit status 3)")
             app.inbox.seek(begin + 460)
             await read(app, pilot)
-            await until(lambda: "GPU 1 stalled: no token came for 60 s" in screen())
+            await one.sees("GPU 1 stalled: no token came for 60 s")
             assert [a.code for a in app.state.alerts] == ["eta"]
             app.inbox.seek(begin + 600)
             await read(app, pilot)
-            await until(lambda: app.state.servers[1].state != "stalled")
+            await one.until(lambda: app.state.servers[1].state != "stalled")
             app.inbox.seek(begin + 900)
             await read(app, pilot)
-            await until(lambda: "×1.58" in screen())
+            await one.sees("×1.58")
             assert not app.state.alerts
             assert app.state.verdict is not None
             assert app.state.verdict.good is True
@@ -316,44 +296,36 @@ async def test_run_and_logs_are_replayed_by_keys(tmp_path: Path, size: tuple[int
     async with recorded(tmp_path) as found:
         app = player(found)
         async with app.run_test(size=size, notifications=True) as pilot:
-
-            def screen() -> str:
-                strips = app.screen._compositor.render_strips()
-                return "\n".join(strip.text for strip in strips)
-
-            async def until(true: Callable[[], object]) -> None:
-                for _ in range(2_000):
-                    if true():
-                        return
-                    await pilot.pause(0.02)
-                raise AssertionError(screen())
+            one = Driven(app, pilot)
 
             def held() -> list[str]:
                 return [line for pane in app.screen.query(LogPane) for line in pane.held()]
 
-            await until(lambda: "▶ replay" in screen())
+            await one.sees("▶ replay")
             await pilot.press("z")
             begin = found.epochs[0].since
             app.inbox.seek(begin + 300)
             await read(app, pilot)
             await pilot.press("g")
-            await until(lambda: "1,200 / 9,000" in screen())
-            assert all(len(line) <= size[0] for line in screen().splitlines())
+            await one.sees("1,200 / 9,000")
+            assert all(len(line) <= size[0] for line in one.screen().splitlines())
             await pilot.press("l")
-            await until(lambda: any("and more of second 300" in line for line in held()))
+            await one.until(lambda: any("and more of second 300" in line for line in held()))
             size_of_none = len(app.screen.query(LogPane)) - 1
             assert not any("second 301 " in line for line in held())
             await pilot.press("full_stop")
-            await until(lambda: any("and more of second 323" in line for line in held()))
+            await one.until(lambda: any("and more of second 323" in line for line in held()))
             for _ in range(8):
                 await pilot.press("comma")
             at = int(app.replay.at - begin) if app.replay is not None else 0
-            await until(lambda: f"second {at} line" in screen() or f"second {at - 1} " in screen())
-            assert "second 323" not in screen()
+            await one.until(
+                lambda: f"second {at} line" in one.screen() or f"second {at - 1} " in one.screen()
+            )
+            assert "second 323" not in one.screen()
             assert sum("no log with times" in line for line in held()) == size_of_none
             await pilot.press("f", "z")
             before = app.replay.at if app.replay is not None else 0
-            await until(lambda: app.replay is not None and app.replay.at > before)
+            await one.until(lambda: app.replay is not None and app.replay.at > before)
 
 
 @pytest.mark.parametrize("later", [True, False])

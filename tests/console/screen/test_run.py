@@ -244,7 +244,7 @@ async def test_the_run_is_paused_resumed_and_started() -> None:
         await one.until(lambda: one.sent(RunControl))
         assert one.sent(RunControl)[0].do == "pause"
         one.story.tell()
-        await one.until(lambda: "paused" in one.screen())
+        await one.sees("paused")
         await one.keys("s")
         await one.until(lambda: len(one.sent(RunControl)) == 2)
         assert one.sent(RunControl)[1].do == "resume"

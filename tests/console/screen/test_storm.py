@@ -15,14 +15,13 @@ from textual.screen import ModalScreen
 from console import screens
 from console.actions import by_key
 from console.app import StokerApp
-from console.feed import connect_agent
 from console.lab import job
 from console.lab.lab import Lab
 from console.lab.options import Options
 from console.registry.look import MOVES
 from console.screens.modal import Once
 from remote.protocol import Down, Restart
-from tests.console.screen.driver import Driven, driven
+from tests.console.screen.driver import Driven, driven, on_agent
 
 SCREENS = ("f", "l", "c", "g", "e", "A")
 DIALOGS = ("r", "d", "C", "w", "question_mark", "a", "y", "exclamation_mark", "x", "B", "ctrl+p")
@@ -77,7 +76,7 @@ async def test_a_double_enter_restarts_once() -> None:
     """Nothing is sent twice by a key that bounced."""
     async with driven(rate=20.0) as one:
         await one.keys("r", "enter")
-        await one.until(lambda: "type restart" in one.screen())
+        await one.sees("type restart")
         await one.write("restart")
         one.burst("enter", "enter", "enter")
         await one.until(lambda: [r for r in one.sent(Restart) if not r.dry_run])
@@ -151,9 +150,8 @@ async def test_a_storm_against_a_real_agent(tmp_path: Path) -> None:
     async with Lab(options) as lab:
         await job.begin(lab, lambda _: None)
         await job.start(lab, lambda _: None)
-        app = StokerApp(connect_agent(lab.target), name="ct200", remember=False, strict=True)
-        async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            one = Driven(app, pilot)
+        async with on_agent(lab.target) as one:
+            app = one.app
             await one.until(lambda: app.state.progress is not None, 60)
             await weather(one, 11, 200)
             resized(app, 120, 40)

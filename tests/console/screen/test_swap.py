@@ -33,14 +33,14 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
         assert dialog.query_one(Input).value == "mamba-scheduler-strategy=extra_buffer"
         dialog.query_one(Input).value = "mamba-scheduler-strategy=no_bufer"
         await one.keys("enter")
-        await one.until(lambda: "did you mean no_buffer" in one.screen())
+        await one.sees("did you mean no_buffer")
         dialog.query_one(Input).value = "mamba-scheduler-strategy=no_buffer"
         await one.keys("enter")
         await one.write("mem-fraction-static=0.9")
         await one.keys("enter")
         assert "0.85 → 0.9" in one.screen()
         await one.keys("enter")
-        await one.until(lambda: "72 predicted" in one.screen())
+        await one.sees("72 predicted")
         assert "extra_buffer → no_buffer" in one.screen()
         assert "57.3 GiB of pools" in one.screen()
         await one.write("yes")
@@ -59,7 +59,7 @@ async def test_the_restart_dialog_from_key_to_swap() -> None:
         await one.until(lambda: "under way" in one.screen() and "drain" in one.screen())
         one.story.advance(600)
         one.story.tell()
-        await one.until(lambda: "×1.95" in one.screen())
+        await one.sees("×1.95")
         assert "×1.58" in one.screen()
         await one.keys("escape")
         await one.until(lambda: "×1.95" not in one.screen())
@@ -69,7 +69,7 @@ async def test_the_word_is_typed_without_help_and_each_way_has_its_own_plan() ->
     """No flag is offered to complete it; what another strategy costs is asked for anew."""
     async with driven() as one:
         await one.keys("r", "enter")
-        await one.until(lambda: "type restart" in one.screen())
+        await one.sees("type restart")
         dialog = one.app.screen
         assert isinstance(dialog, RestartScreen)
         entry = dialog.query_one(Input)
@@ -96,7 +96,7 @@ async def test_a_refused_plan_stays_in_the_dialog() -> None:
         await one.keys("enter")
         one.story.connected = False
         await one.keys("enter")
-        await one.until(lambda: "not connected" in one.screen())
+        await one.sees("not connected")
         assert isinstance(one.app.screen, RestartScreen)
         assert one.app.screen.proposal.edits == {"context-length": None}
         await one.keys("escape")
@@ -108,7 +108,7 @@ async def canary(one: Driven) -> None:
     await one.keys("r")
     await one.write("mamba-scheduler-strategy=no_buffer")
     await one.keys("enter", "enter")
-    await one.until(lambda: "type restart" in one.screen())
+    await one.sees("type restart")
     await one.keys("tab")
     await one.sees("one GPU first")
     await one.write("restart")
@@ -162,7 +162,7 @@ async def test_taking_back_from_several_servers_needs_a_word() -> None:
     """A key beside the one that keeps would restart them all."""
     async with driven(rate=1.0) as one:
         await one.keys("r", "enter")
-        await one.until(lambda: "type restart" in one.screen())
+        await one.sees("type restart")
         await one.write("restart")
         await one.keys("enter")
         await one.until(lambda: not one.sent(Restart)[-1].dry_run)

@@ -207,9 +207,9 @@ async def test_thirty_targets_scroll_and_each_connects() -> None:
     names = tuple(f"ct{number}" for number in range(200, 230))
     async with fleet((80, 24), names=names) as one:
         await one.until(lambda: all(w.state.received for w in one.app.watches))
-        await one.keys(*["j"] * 29)
+        one.burst(*["j"] * 29)
         await one.until(lambda: "▸" in one.line("ct229"))
         table = one.app.screen.query_one(TargetTable)
         assert len(painted(table)) == table.size.height
-        await one.keys(*["k"] * 29)
+        one.burst(*["k"] * 29)
         await one.until(lambda: "▸" in one.line("ct200"))
