@@ -214,8 +214,17 @@ class LogsScreen(StokerScreen):
     def retitle(self, panes: Sequence[LogPane] | None = None) -> None:
         """New titles where something in them changed."""
         for pane in self._shown if panes is None else panes:
+            pane.others = self._others if pane is self._shown[-1] else ""
             pane.turn(raw=self.raw, state=self.app.state)
             pane.retitle(self.app.state)
+
+    @property
+    def _others(self) -> str:
+        """That there are more logs than panes, and the key that shows them."""
+        if self.merged or self.app.focus_gpu is not None:
+            return ""
+        more = len(self.wanted) - len(self._shown)
+        return f"{more} more, n" if more > 0 else ""
 
     def show(self) -> None:
         """See :class:`StokerScreen`."""

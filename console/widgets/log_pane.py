@@ -45,6 +45,8 @@ class LogPane(Pane):
         """Whether lines are shown as they stand in the file."""
         self.looked = 0
         """Characters that were looked through for what is shown."""
+        self.others = ""
+        """What is said of logs that have no pane."""
         self.alone = True
         """Whether it is the only pane, so that nobody asks which one has the keys."""
         self._east: int | None = None
@@ -98,7 +100,9 @@ class LogPane(Pane):
 
     def place_parts(self, state: model.State) -> list[Part]:
         """Where one looks, and what is not shown: the right of the title."""
-        parts = [(f"{short(self.hidden)} noise hidden ", "dim")] if self.hidden else []
+        parts = [(f"{self.others} ", "info")] if self.others else []
+        if self.hidden:
+            parts.append((f"{short(self.hidden)} noise hidden ", "dim"))
         if not self.following:
             parts.append((f"held, {short(self.behind)} below ", "bold warn"))
         return parts

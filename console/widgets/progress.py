@@ -96,7 +96,8 @@ def _how_fast(
     """When done, and the rates; those of a run that is not alive were another time's."""
     alive = state.run.alive
     moving = alive and progress.status not in standing.HELD  # else a mean of what was
-    speed = progress.tok_s if moving and progress.tok_s is not None else sums.gen_tok_s
+    # The run counts tokens with their answers: until the first one ends only the servers know.
+    speed = progress.tok_s if moving and progress.tok_s else sums.gen_tok_s
     answer = progress.avg_output_tokens
     return [
         standing.when(state, progress, now),

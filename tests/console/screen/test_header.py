@@ -43,6 +43,17 @@ def text(state: State, width: int = 78, now: float = NOW) -> str:
     return plain(header(state, now, width))
 
 
+def test_until_the_first_answer_ends_the_servers_tell_the_throughput() -> None:
+    """The run counts tokens with their answers; 0 tok/s beside busy servers would be false."""
+    state = told()
+    assert state.progress is not None
+    progress = msgspec.structs.replace(state.progress, tok_s=0.0)
+    fresh = replace(state, run=RunState(True, progress=progress))
+    speed = sum(server.gen_tok_s or 0 for server in state.servers.values())
+    assert speed > 0
+    assert f"{speed:,.0f} tok/s" in text(fresh)
+
+
 def test_numbers_of_a_lost_link_are_grey_and_dated() -> None:
     """Nothing bold, no time left that would run on; as of when it was told."""
     state = now_told()

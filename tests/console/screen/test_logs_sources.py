@@ -30,6 +30,7 @@ async def test_those_in_trouble_are_one_choice() -> None:
         one.story.tell()
         await one.keys("l")
         await one.until(lambda: one.app.current_mode == "logs")
+        await one.sees("58 more, n")
         await one.keys("L")
         await one.until(lambda: isinstance(one.app.screen, SourcesScreen))
         await one.write("trouble")
