@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -45,7 +47,7 @@ BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 def parse(line: str) -> GpuState | None:
     """One line of the loop → a card; None for what is no such line (an error text)."""
     fields = [field.strip() for field in line.split(",")]
-    if len(fields) < len(QUERY) or not fields[0].isdigit():
+    if len(fields) < len(QUERY) or not re.fullmatch("[0-9]+", fields[0]):
         return None
     # A card's name may hold a comma; the numbers are counted from the end.
     numbers = [_number(field) for field in fields[-6:]]
@@ -64,9 +66,10 @@ def parse(line: str) -> GpuState | None:
 
 def _number(field: str) -> float | None:
     try:
-        return float(field)
+        value = float(field)
     except ValueError:  # [N/A], [Not Supported], [Unknown Error], [GPU requires reset]
         return None
+    return value if math.isfinite(value) else None
 
 
 class Gpus:
