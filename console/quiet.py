@@ -17,7 +17,7 @@ YOUNG: Final = (5_000, 20)
 NEVER: Final = 1_000_000_000
 PAUSE_S: Final = 3.0
 """After so long without a key nobody is typing."""
-EVERY_S: Final = 60.0
+EVERY_S: Final = 180.0
 LATEST_S: Final = 900.0
 """With keys all the time everything is looked through after so long all the same."""
 

@@ -38,7 +38,7 @@ gc.collect(1)
 kept.clear()
 one.tidy(touched=time.monotonic() - 10)
 assert old() is not None, "not so soon"
-one._last -= 100
+one._last -= 200
 one.tidy(touched=time.monotonic())
 assert old() is not None, "somebody types"
 one.tidy(touched=time.monotonic() - 10)

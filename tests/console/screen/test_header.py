@@ -45,7 +45,7 @@ def text(state: State, width: int = 78, now: float = NOW) -> str:
 
 def test_until_the_first_answer_ends_the_servers_tell_the_throughput() -> None:
     """The run counts tokens with their answers; 0 tok/s beside busy servers would be false."""
-    state = told()
+    state = now_told()
     assert state.progress is not None
     progress = msgspec.structs.replace(state.progress, tok_s=0.0)
     fresh = replace(state, run=RunState(True, progress=progress))
