@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
+from remote import batchfiles
 from remote.generate import layout, sides
 from remote.generate.mending import split
 from remote.generate.records import coded
@@ -191,19 +192,30 @@ def _files(folder: Path, kind: str) -> list[tuple[int, Path]]:
     sealed, so that a place in it stays good."""
     if kind != "done":
         return [(0, path)] if (path := folder / _FILES[kind]).is_file() else []
+    if not folder.is_dir():
+        return []
+    sealed, opened = batchfiles.listed(folder)
     numbered = [
-        (number, path)
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if (number := layout.batch_number(path.name.removesuffix(layout.OPEN))) is not None
+        (number, folder / name)
+        for name in (*sealed, *opened)
+        if (number := layout.batch_number(name.removesuffix(layout.OPEN))) is not None
     ]
     return sorted(numbered, reverse=True)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, under the name that it has now: an open batch may have been sealed."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return path.with_name(path.name.removesuffix(layout.OPEN)).open("rb")
 
 
 def _backwards(path: Path, end: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Whole lines from the last one (that ends at ``end``) to the first, each with its offset;
     nothing where the file went away meanwhile."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             at = os.fstat(file.fileno()).st_size
             at = at if end is None else min(at, end)
             rest = b""

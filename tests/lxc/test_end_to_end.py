@@ -161,7 +161,11 @@ async def test_deploy_run_swap_cut_finish_verify(pair: Pair, target: Target) -> 
     run = Path(target.spec.workspace) / target.spec.run.output
     report = verify.audit(run, prompts=local)
     assert report.violations == []
-    assert (report.completed, report.not_done) == (COUNT, 0)
+    assert (report.completed + report.set_aside, report.not_done) == (COUNT, 0)
+    kept = run / "set_aside.jsonl"
+    aside = [json.loads(line) for line in kept.open()] if kept.exists() else []
+    assert len(aside) <= COUNT // 50, "a few tool calls are cut at max_tokens"
+    assert {(r["outcome"], r["finish_reason"]) for r in aside} <= {("bad_tool_call", "length")}
     in_bucket = [sys.executable, "-m", "console.cli", "verify", str(run), "--s3", "--s3-endpoint"]
     audit = pair.attach(
         *("env", f"PYTHONPATH={config_source()}", *s3.credentials().split()),
@@ -174,7 +178,7 @@ async def test_deploy_run_swap_cut_finish_verify(pair: Pair, target: Target) -> 
 def done(here: Session) -> int:
     """Finished prompts, as the console knows."""
     progress = here.state.progress
-    return progress.completed if progress is not None else 0
+    return progress.completed + progress.set_aside if progress is not None else 0
 
 
 async def completed(here: Session, count: int, timeout: float = 120) -> None:
