@@ -56,32 +56,8 @@ async def test_the_verbs(tmp_path: Path) -> None:
         assert seen["disagreements"] == []
         assert "ready" in await stoker("status")
 
-        advice = await stoker.document("advise")
-        assert advice["diagnosis"][0]["bound_by"] == "state slots"
-        plan = await stoker.document(
-            "restart", "--set", "mamba-scheduler-strategy=no_buffer", "--dry-run"
-        )
-        assert plan["predicted_max_running"] == 62
-        assert any("no_buffer" in line for line in plan["diff"])
-        said = await stoker("restart", "--set", "mamba-scheduler-strategy=no_buffer", "--dry-run")
-        assert "predicted: 37 → 62 running requests a server, bound by state slots" in said
-        assert " KV tokens, 186 → 186 state slots" in said
-        assert " GiB of pools, " in said
-        said = await stoker("restart", "--set", "mem-fraction-statc=0.9", "--dry-run", status=2)
-        assert "mem-fraction-static" in said
-        said = await stoker("restart", "--set", "mem-fraction-static=0.9", status=2)
-        assert "--yes" in said
-
-        assert "Decode batch" in await stoker("logs", "0", "-n", "50")
-        assert "fired up" in await stoker("logs", "1", "--grep", "fired up")
-        assert "Starting generation" in await stoker("logs", "run", "--grep", "Starting")
-        assert "no log called 'gpu9'" in await stoker("logs", "9", status=2)
-        assert "grep '(?u)a'" in await stoker("logs", "0", "--grep", "(?u)a", status=2)
-        assert "no GPU 12: 0 to 1" in await stoker("up", "--gpu", "12", status=2)
-        assert "no GPU 12: 0 to 1" in await stoker("down", "--gpu", "12", "--yes", status=2)
-        said = await stoker("rollback", "--epoch", "77", status=2)
-        assert "stoker rollback: there is no epoch 77; there is: 1" in said
-        assert "no swap is under way" in await stoker("confirm", "--yes", status=1)
+        await plans(stoker)
+        await logs_and_refusals(stoker)
 
         await stoker("run", "pause")
         await watch.until(
@@ -124,6 +100,39 @@ async def test_the_verbs(tmp_path: Path) -> None:
         await misspelt_flag(stoker, watch)
         assert watch.fell == []
         assert play.clean(lab, s3=False).completed == watch.progress.completed
+
+
+async def plans(stoker: Shell) -> None:
+    """What is advised, and what a restart would do; nothing is done."""
+    advice = await stoker.document("advise")
+    assert advice["diagnosis"][0]["bound_by"] == "state slots"
+    plan = await stoker.document(
+        "restart", "--set", "mamba-scheduler-strategy=no_buffer", "--dry-run"
+    )
+    assert plan["predicted_max_running"] == 62
+    assert any("no_buffer" in line for line in plan["diff"])
+    said = await stoker("restart", "--set", "mamba-scheduler-strategy=no_buffer", "--dry-run")
+    assert "predicted: 37 → 62 running requests a server, bound by state slots" in said
+    assert " KV tokens, 186 → 186 state slots" in said
+    assert " GiB of pools, " in said
+    said = await stoker("restart", "--set", "mem-fraction-statc=0.9", "--dry-run", status=2)
+    assert "mem-fraction-static" in said
+    said = await stoker("restart", "--set", "mem-fraction-static=0.9", status=2)
+    assert "--yes" in said
+
+
+async def logs_and_refusals(stoker: Shell) -> None:
+    """Logs, and what cannot be meant."""
+    assert "Decode batch" in await stoker("logs", "0", "-n", "50")
+    assert "fired up" in await stoker("logs", "1", "--grep", "fired up")
+    assert "Starting generation" in await stoker("logs", "run", "--grep", "Starting")
+    assert "no log called 'gpu9'" in await stoker("logs", "9", status=2)
+    assert "grep '(?u)a'" in await stoker("logs", "0", "--grep", "(?u)a", status=2)
+    assert "no GPU 12: 0 to 1" in await stoker("up", "--gpu", "12", status=2)
+    assert "no GPU 12: 0 to 1" in await stoker("down", "--gpu", "12", "--yes", status=2)
+    said = await stoker("rollback", "--epoch", "77", status=2)
+    assert "stoker rollback: there is no epoch 77; there is: 1" in said
+    assert "no swap is under way" in await stoker("confirm", "--yes", status=1)
 
 
 async def misspelt_flag(stoker: Shell, watch: play.Watch) -> None:
